@@ -14,6 +14,12 @@ WORLD_GROUP = "0"
 """PyTorch's name of the default process group."""
 
 
+def p2p(group: str) -> str:
+    """The key in `RankState.histories` of a group's point-to-point calls, which pair by peer and not by position."""
+    return f"{group}/p2p"
+
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One Python frame: `line` is where it stands now. `user` is False for frames of torch and the standard library."""
@@ -50,7 +56,7 @@ class Signature:
     detail: str | None = None
 
     @property
-    def p2p(self) -> bool:
+    def is_p2p(self) -> bool:
         """True for point-to-point calls."""
         return self.op in ("send", "recv", "recv_any")
 
@@ -161,7 +167,8 @@ class RankState:
     stack_since_ns: int = 0
     exit: Exit | None = None
     histories: dict[str, History] = field(default_factory=dict)
-    """By group name."""
+    """By group name; point-to-point calls apart, under `p2p(name)`. Calls that make or end groups (init_process_group,
+    new_group, destroy_process_group) are in the history of the default group's name with "/setup" appended."""
     groups: dict[str, Group] = field(default_factory=dict)
     """The groups as this rank knows them; names can mean different groups on different ranks when ranks made
     them in a different order."""

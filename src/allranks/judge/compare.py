@@ -1,0 +1,132 @@
+"""Where the ranks of a group stopped making the same calls: the first position at which their histories differ.
+
+Symptoms lie (gloo aborts the innocent rank, a launcher names whoever died first), so a verdict starts from the
+first deviation between ranks and never from the first corpse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..world import Group, History, Signature, World
+
+_SIZED = frozenset({"allreduce", "broadcast", "reduce", "allgather", "allgather_into", "reduce_scatter"})
+"""Operations that need equal element counts on every rank (c10d documentation). gather and scatter hold lists on
+the root only, all_to_all may split unevenly, objects carry their own sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The first position of one group at which its members differ.
+
+    `calls` maps each member to the id of its call there; members that never made a call at this position are in
+    `missing`. `mismatch` says what does not pair ("op", "reduce_op", "root", "dtype", "shape", "detail", "site") or
+    is None when the only difference is that some ranks are missing. `time_ns` is when the first rank arrived.
+    """
+
+    group: Group
+    position: int
+    calls: dict[int, int]
+    missing: tuple[int, ...]
+    mismatch: str | None
+    time_ns: int
+
+
+def mismatch(one: Signature, other: Signature) -> str | None:
+    """The first thing on which two calls do not pair, or None when they do. What is not known never differs."""
+    if one.op != other.op:
+        return "op"
+    for name in ("reduce_op", "root", "dtype", "detail"):
+        a, b = getattr(one, name), getattr(other, name)
+        if a is not None and b is not None and a != b:
+            return name
+    if one.op in _SIZED and one.shape is not None and other.shape is not None:
+        return None if _elements(one.shape) == _elements(other.shape) else "shape"
+    return None
+
+
+def _elements(shapes: tuple[tuple[int, ...], ...]) -> list[int]:
+    counts = []
+    for shape in shapes:
+        count = 1
+        for size in shape:
+            count *= size
+        counts.append(count)
+    return counts
+
+
+def shared_groups(world: World) -> Iterator[Group]:
+    """The groups on whose members every member agrees; a name that means different groups to different ranks is
+    left to the group-membership rule."""
+    by_name: dict[str, Group] = {}
+    disputed: set[str] = set()
+    for state in world.ranks.values():
+        for name, group in state.groups.items():
+            known = by_name.setdefault(name, group)
+            if known.ranks != group.ranks:
+                disputed.add(name)
+    for name, group in by_name.items():
+        if name not in disputed and len(group.ranks) > 1:
+            yield group
+
+
+def first_deviation(world: World, *, sites: bool = True) -> Deviation | None:
+    """The earliest deviation over all groups, by the time at which the first rank arrived there.
+
+    With `sites`, calls that pair but were made by different statements count too ("site"): two calls swapped or
+    one skipped pair by luck, and PyTorch computes garbage without a word.
+    """
+    found = [d for group in shared_groups(world) if (d := _deviation(world, group, sites)) is not None]
+    return min(found, key=lambda d: (d.time_ns, d.group.name), default=None)
+
+
+def _deviation(world: World, group: Group, sites: bool) -> Deviation | None:
+    members = {rank: world.ranks[rank].histories.get(group.name, History()) for rank in group.ranks if rank in world.ranks}
+    if not members:
+        return None
+    start = max(history.start for history in members.values())
+    furthest = max(history.end for history in members.values())
+    position = _first_difference(list(members.values()), start, furthest)
+    while position < furthest:
+        calls = {rank: kind for rank, history in members.items() if (kind := history.at(position)) is not None}
+        missing = tuple(rank for rank in group.ranks if rank in members and rank not in calls)
+        what = _worst_mismatch(world, list(calls.values()), sites)
+        if what is not None or missing:
+            times = [h.times_ns[position - h.start] for r, h in members.items() if r in calls and h.times_ns]
+            return Deviation(group, position, calls, missing, what, min(times, default=0))
+        position = _first_difference(list(members.values()), position + 1, furthest)
+    return None
+
+
+def _first_difference(histories: list[History], start: int, furthest: int) -> int:
+    """The first position in start..furthest at which not all ids are equal (memory comparison of slices first)."""
+    lead, rest = histories[0], histories[1:]
+    shared = min(history.end for history in histories)
+    low = start
+    # Halving on equal slices finds the first difference with memcmp instead of a loop over calls.
+    high = shared
+    if all(h.kinds[low - h.start : high - h.start] == lead.kinds[low - lead.start : high - lead.start] for h in rest):
+        return max(start, min(shared, furthest))
+    while high - low > 1:
+        middle = (low + high) // 2
+        same = all(
+            h.kinds[low - h.start : middle - h.start] == lead.kinds[low - lead.start : middle - lead.start] for h in rest
+        )
+        low, high = (middle, high) if same else (low, middle)
+    return low
+
+
+def _worst_mismatch(world: World, ids: list[int], sites: bool) -> str | None:
+    """What differs among the calls at one position; a signature that does not pair outweighs another statement."""
+    distinct = list(dict.fromkeys(ids))
+    first = world.kinds[distinct[0]] if distinct else None
+    found: str | None = None
+    for other in (world.kinds[i] for i in distinct[1:]):
+        assert first is not None
+        what = mismatch(first.signature, other.signature)
+        if what is not None:
+            return what
+        if sites and first.site != other.site:
+            found = "site"
+    return found
