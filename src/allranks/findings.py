@@ -72,8 +72,9 @@ def say(template: str, /, **values: Any) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in a file: 1-based `line` and `column`, the function it stands in, and its role if it is not the
-    primary place ("the others wait here")."""
+    """A place in a file: 1-based `line` and `column`, the function it stands in, and its role if it is not
+    the primary place ("the others wait here"). In a notebook `cell` is the 1-based number of the cell, and
+    lines are counted within it."""
 
     path: str
     line: int | None = None
@@ -82,6 +83,7 @@ class Location:
     end_line: int | None = None
     role: Text | None = None
     ranks: tuple[int, ...] = ()
+    cell: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Finding:
     condition: Text | None = None
     consequence_of: int | None = None
     """Index in `Report.findings` of the finding this one follows from; None for a root cause."""
+    suppression: str | None = None
+    """The reason that a comment in the source gives for hiding it ("" for none); see `Report.suppressed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,8 @@ class Report:
     blind_spots: list[BlindSpot] = field(default_factory=list)
     world: dict[str, Any] = field(default_factory=dict)
     statistics: dict[str, Any] = field(default_factory=dict)
+    suppressed: list[Finding] = field(default_factory=list)
+    """Findings that a comment in the source hides: counted nowhere, kept by forms that know suppressions."""
 
     @property
     def loud(self) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -30,7 +31,7 @@ def full_report() -> Report:
         confidence=Confidence.PROVED,
         message=say("rank {rank} left, {why}", rank=1, why=say("the {name} said so", name="loss")),
         location=place,
-        related=(Location("utils.py", 3, 1, role=say("the others wait here"), ranks=(0, 2)),),
+        related=(Location("utils.py", 3, 1, role=say("the others wait here"), ranks=(0, 2), cell=4),),
         ranks=(1, 3),
         evidence=(
             Evidence(
@@ -49,6 +50,7 @@ def full_report() -> Report:
         [BlindSpot("rank-silent", say("rank {rank} was never heard", rank=2), (2,), 4)],
         {"size": 4, "ranks": [{"rank": 0}]},
         {"files": 3},
+        [replace(follower, suppression="seen")],
     )
 
 

@@ -48,6 +48,7 @@ def dumps(report: Report, language: str = "en") -> str:
         "blind_spots": [_blind_spot(spot, show) for spot in report.blind_spots],
         "world": _plain(report.world),
         "statistics": _plain(report.statistics),
+        "suppressed": [_finding(finding, show) for finding in report.suppressed],
     }
     text = json.dumps(form, indent=2, ensure_ascii=False, allow_nan=False)
     # A file name that is not valid UTF-8 reaches us with lone surrogates, which no encoder takes.
@@ -78,6 +79,7 @@ def load(text: str | bytes) -> Report:
             ],
             world=form.get("world") or {},
             statistics=form.get("statistics") or {},
+            suppressed=[_load_finding(row) for row in form.get("suppressed", [])],
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise AllranksError(
@@ -106,6 +108,8 @@ def _finding(finding: Finding, show: Show) -> dict[str, Any]:
         ],
         "consequence_of": finding.consequence_of,
     }
+    if finding.suppression is not None:
+        row["suppression"] = finding.suppression
     return row | _texts(message=finding.message, condition=finding.condition, fix=finding.fix)
 
 
@@ -115,6 +119,8 @@ def _location(place: Location | None, show: Show) -> dict[str, Any] | None:
     row: dict[str, Any] = {"path": place.path, "line": place.line, "column": place.column}
     if place.end_line is not None:
         row["end_line"] = place.end_line
+    if place.cell is not None:
+        row["cell"] = place.cell
     if place.function is not None:
         row["function"] = place.function
     if place.ranks:
@@ -186,6 +192,7 @@ def _load_finding(row: dict[str, Any]) -> Finding:
         call_path=tuple(_load_location(item) for item in row.get("call_path", ())),
         condition=_load_optional(row, "condition"),
         consequence_of=row.get("consequence_of"),
+        suppression=row.get("suppression"),
     )
 
 
@@ -196,6 +203,7 @@ def _load_location(row: dict[str, Any]) -> Location:
         column=row.get("column"),
         function=row.get("function"),
         end_line=row.get("end_line"),
+        cell=row.get("cell"),
         role=_load_optional(row, "role"),
         ranks=_ranks(row),
     )

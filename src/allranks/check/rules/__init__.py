@@ -78,7 +78,7 @@ def found(
     edits: Iterable[Edit] = (),
     ranks: Iterable[int] = (),
 ) -> Finding:
-    """A finding of `fault`; it cannot be made without its place. `severity`: the catalogue's, unless it is given."""
+    """A finding of `fault`, which needs a place; its severity is the catalogue's unless another is given."""
     return Finding(
         fault=fault,
         severity=severity or catalogue()[fault].severity,

@@ -1,0 +1,63 @@
+"""Which files to check: those named, and the Python below the folders named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import AllranksError
+from ..findings import say
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from collections.abc import Iterable, Iterator
+
+SUFFIXES = (".py", ".ipynb")
+
+
+def python_files(paths: Iterable[Path], config: Config) -> list[Path]:
+    """The files to check, sorted, each once: those named whatever they are called, and what folders hold.
+
+    Folders and files that `config` excludes are passed over, except when they are named themselves. Raises
+    AllranksError `path-missing` for a path that does not exist.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            for file in _below(path, config):
+                found.setdefault(_absolute(file), file)
+        elif path.exists():
+            found.setdefault(_absolute(path), path)
+        else:
+            raise AllranksError(
+                "path-missing",
+                say("{path} does not exist", path=path),
+                say("give a script, a notebook or a folder"),
+            )
+    return sorted(found.values(), key=_absolute)
+
+
+def _below(folder: Path, config: Config) -> Iterator[Path]:
+    """Python files below `folder`; links to folders are not followed, so that no circle can hold us."""
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        full = _absolute(here)
+        folders[:] = sorted(name for name in folders if not config.excludes(full / name))
+        for name in sorted(files):
+            if name.endswith(SUFFIXES) and not config.excludes(full / name):
+                file = here / name
+                if file.is_file():  # a dangling link or a pipe is none
+                    yield file
+
+
+def _absolute(path: Path) -> Path:
+    # Not `resolve`: a link is checked under the name by which it is imported.
+    return Path(os.path.abspath(path))
+
+
+def shown(path: Path) -> str:
+    """`path` as a report names it: from the working folder where it lies below it, with forward slashes."""
+    full = _absolute(path)
+    here = Path.cwd()
+    return (full.relative_to(here) if full.is_relative_to(here) else full).as_posix()
