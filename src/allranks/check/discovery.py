@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import AllranksError
 from ..findings import say
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config import Config
     from collections.abc import Iterable, Iterator
+
+    from ..config import Config
 
 SUFFIXES = (".py", ".ipynb")
 

@@ -11,14 +11,15 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ..faults import GROUPS, catalogue
 from ..findings import BlindSpot, Finding, say
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config import Config
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ..config import Config
 
 _COMMENT = re.compile(
     r"#\s*allranks\s*:\s*(?P<word>[\w-]*)\s*(?:\[(?P<faults>[^]]*)\])?[\s:,-]*(?P<reason>[^#]*)"
