@@ -125,6 +125,11 @@ def load(start: Path) -> Config:
     return Config(root=folder)
 
 
+def read(file: Path) -> Config:
+    """The configuration in `file`; a pyproject.toml without `[tool.allranks]` gives the defaults."""
+    return _config(_table(file) or {}, file.resolve())
+
+
 def matches(pattern: str, path: Path, root: Path) -> bool:
     """True when `pattern` means the file or folder `path` (absolute), by gitignore's rules.
 
