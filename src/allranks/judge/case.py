@@ -1,0 +1,148 @@
+"""All that the rules of the judge look at for one verdict: the world, the deviation, the parting, the dead set."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from ..findings import Evidence, Location, Text, say
+from ..source.program import Program
+from ..world import CallKind, Frame, RankState, Site, World
+from .compare import Deviation
+from .parting import Cause, Parting, Side
+from .waits import DeadSet
+
+
+@dataclass(slots=True)
+class Case:
+    """The facts of one verdict. Rules read it and never change it."""
+
+    world: World
+    program: Program
+    dead: DeadSet = field(default_factory=DeadSet)
+    deviation: Deviation | None = None
+    parting: Parting | None = None
+    final: bool = False
+
+    def place(self, frame: Frame, line: int | None = None, *, role: Text | None = None, ranks: tuple[int, ...] = ()) -> Location:
+        """The location of a frame, its path relative to the job's folder where it lies below it."""
+        return Location(self.path(frame.path), line or frame.line, function=frame.function, role=role, ranks=ranks)
+
+    def path(self, path: str) -> str:
+        """`path` as the user would write it: relative to the folder the job ran in where it lies below it."""
+        root = self.world.root
+        if root and path.startswith(root.rstrip("/") + "/"):
+            return os.path.relpath(path, root)
+        return path
+
+    def stack_lines(self, site: Site) -> tuple[str, ...]:
+        """A stack as text, outermost first: `train.py:63 main`."""
+        return tuple(f"{self.path(f.path)}:{f.line} {f.function}" for f in site)
+
+    def stand(self, side: Side) -> Evidence:
+        """Where a side stands: the evidence of a parting."""
+        ranks = ranks_text(side.ranks)
+        if side.kind is not None:
+            title = say("{ranks} called {call}", ranks=ranks, call=describe(side.kind))
+        elif side.ended:
+            title = say("{ranks} ended", ranks=ranks)
+        else:
+            title = say("{ranks} was elsewhere", ranks=ranks)
+        return Evidence("stack", title, self.stack_lines(side.site), side.ranks)
+
+    def calls(self, rank: int, count: int = 5) -> Evidence | None:
+        """The last calls of one rank before the deviation."""
+        if self.deviation is None:
+            return None
+        history = self.world.ranks[rank].histories.get(self.deviation.group.name)
+        if history is None:
+            return None
+        first = max(history.start, self.deviation.position - count + 1)
+        lines = []
+        for position in range(first, min(history.end, self.deviation.position + 1)):
+            kind = self.world.kind(history.at(position))
+            if kind is not None:
+                where = f"{self.path(kind.site[-1].path)}:{kind.site[-1].line}" if kind.site else "?"
+                lines.append(f"#{position} {describe(kind)} at {where}")
+        return Evidence("calls", say("the last calls of rank {rank}", rank=rank), tuple(lines), (rank,))
+
+
+def side_of(world: World, ranks: tuple[int, ...], call: int | None) -> Side:
+    """Where `ranks`, which stand together, are: at the call with id `call`, or wherever the first of them is."""
+    kind = world.kind(call)
+    if kind is not None:
+        return Side(ranks, kind.site, kind)
+    state = world.ranks[ranks[0]]
+    return Side(ranks, whereabouts(world, state), _blocked_in(world, state), ended=state.state == "exited")
+
+
+def _blocked_in(world: World, state: RankState) -> CallKind | None:
+    return world.kind(state.wait.call) if state.state == "blocked" and state.wait is not None else None
+
+
+def whereabouts(world: World, state: RankState) -> Site:
+    """The user frames at which a rank stands or ended, outermost first; empty where it ran to its end unseen."""
+    if state.exit is not None and state.exit.exception is not None:
+        return user_frames(state.exit.exception.frames)
+    blocked = _blocked_in(world, state)
+    if blocked is not None:
+        return blocked.site
+    if state.state == "exited":
+        if state.facts.get("exit_site"):
+            return user_frames(tuple(state.facts["exit_site"]))
+        setup = state.histories.get("0/setup")
+        last = world.kind(setup.kinds[-1]) if setup is not None and setup.kinds else None
+        return last.site if last is not None and last.signature.op == "destroy_process_group" else ()
+    return user_frames(state.stack)
+
+
+def user_frames(frames: tuple[Frame, ...]) -> Site:
+    """The frames of user code, or all of them when none is."""
+    return tuple(f for f in frames if f.user) or frames
+
+
+def describe(kind: CallKind) -> str:
+    """A call in a few words: `all_reduce of float32 [10]`, `DDP.backward (all_reduce of float32 [641])`."""
+    signature = kind.signature
+    words = signature.op
+    if signature.reduce_op and signature.reduce_op != "SUM":
+        words += f" ({signature.reduce_op})"
+    if signature.dtype or signature.shape:
+        shape = " ".join(str(list(s)) for s in (signature.shape or ())[:3])
+        words += f" of {signature.dtype or '?'} {shape}".rstrip()
+    if signature.root is not None:
+        words += f" from rank {signature.root}" if signature.op == "broadcast" else f" at rank {signature.root}"
+    if signature.peer is not None:
+        words += f" {'to' if signature.op == 'send' else 'from'} rank {signature.peer}"
+    return f"{kind.inside} ({words})" if kind.hidden and kind.inside else words
+
+
+def ranks_text(ranks: tuple[int, ...]) -> Text:
+    """Ranks in words: "rank 2", "ranks 0, 1", "ranks 0-7 and 9"."""
+    ordered = sorted(set(ranks))
+    if len(ordered) == 1:
+        return say("rank {rank}", rank=ordered[0])
+    runs: list[str] = []
+    start = previous = ordered[0] if ordered else 0
+    for rank in [*ordered[1:], None]:
+        if rank is not None and rank == previous + 1:
+            previous = rank
+            continue
+        runs.append(str(start) if start == previous else f"{start}, {previous}" if previous == start + 1 else f"{start}-{previous}")
+        if rank is not None:
+            start = previous = rank
+    return say("ranks {ranks}", ranks=", ".join(runs))
+
+
+def at_fault(parting: Parting, deviation: Deviation | None) -> tuple[int, ...]:
+    """The ranks that deviated. Whoever left, skipped or swallowed; for a call inside a branch on the rank those
+    inside; for a test on data the smaller side, since most ranks did what the program usually does."""
+    if parting.cause in (Cause.ESCAPE, Cause.HANDLER, Cause.LOOP):
+        return parting.outer.ranks
+    if parting.cause is Cause.RANK_BRANCH:
+        return parting.inner.ranks
+    sides = sorted((parting.inner.ranks, parting.outer.ranks), key=len)
+    if len(sides[0]) < len(sides[1]):
+        return sides[0]
+    skipped = parting.cause is Cause.DATA_BRANCH and parting.escape == "continue"
+    return parting.outer.ranks if skipped else parting.inner.ranks

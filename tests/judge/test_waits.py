@@ -1,0 +1,119 @@
+"""The proof of a dead job: who can still free whom."""
+
+from __future__ import annotations
+
+from worlds import Builder, call, p2p
+
+from allranks.judge.waits import Edge, dead_set
+from allranks.world import Exit
+
+REDUCE = call("allreduce", "main:10")
+BARRIER = call("barrier", "main:20")
+
+
+def test_all_ranks_in_the_same_call_are_not_dead() -> None:
+    world = Builder(3)
+    for rank in range(3):
+        world.calls(rank, [REDUCE]).blocked(rank)
+    assert not dead_set(world.world)
+
+
+def test_a_rank_that_computes_may_still_come() -> None:
+    world = Builder(2).calls(0, [REDUCE]).blocked(0)
+    assert not dead_set(world.world)
+
+
+def test_a_rank_that_exited_never_comes() -> None:
+    world = Builder(2).calls(0, [REDUCE]).blocked(0).exited(1)
+    dead = dead_set(world.world)
+    assert dead.ranks == (0,)
+    assert dead.edges == (Edge(0, 1, "exited"),)
+    assert dead.gone == (1,)
+    assert dead.cycle() == (0, 1)
+
+
+def test_a_rank_that_left_after_the_call_has_done_its_part() -> None:
+    world = Builder(2).calls(0, [REDUCE]).blocked(0).calls(1, [REDUCE, BARRIER]).exited(1)
+    assert not dead_set(world.world)
+
+
+def test_a_rank_killed_inside_the_call_has_not_done_its_part() -> None:
+    killed = Exit(signal=9)
+    world = Builder(2).calls(0, [REDUCE]).blocked(0).calls(1, [REDUCE]).exited(1, killed)
+    assert dead_set(world.world).ranks == (0,)
+
+
+def test_other_operations_at_one_position_block_each_other() -> None:
+    world = Builder(2).calls(0, [REDUCE]).blocked(0, since=5).calls(1, [BARRIER]).blocked(1, since=8)
+    dead = dead_set(world.world)
+    assert dead.ranks == (0, 1)
+    assert {edge.reason for edge in dead.edges} == {"mismatch"}
+    assert dead.since_ns == 8_000_000_000
+    assert dead.cycle() == (0, 1, 0)
+
+
+def test_circle_over_two_groups() -> None:
+    world = Builder(2).group("1", (0, 1))
+    world.calls(0, [REDUCE]).blocked(0)
+    world.calls(1, [BARRIER], group="1").blocked(1, group="1")
+    assert dead_set(world.world).ranks == (0, 1)
+
+
+def test_chain_to_a_computing_rank_is_not_dead() -> None:
+    # 0 waits for 1 in the world, 1 waits for 2 in a subgroup, and 2 computes.
+    world = Builder(3).group("1", (1, 2))
+    world.calls(0, [REDUCE]).blocked(0)
+    world.calls(1, [BARRIER], group="1").blocked(1, group="1")
+    assert not dead_set(world.world)
+
+
+def test_chain_to_a_rank_that_is_gone_is_dead() -> None:
+    world = Builder(3).group("1", (1, 2))
+    world.calls(0, [REDUCE]).blocked(0)
+    world.calls(1, [BARRIER], group="1").blocked(1, group="1").exited(2)
+    dead = dead_set(world.world)
+    assert dead.ranks == (0, 1)
+    assert Edge(1, 2, "exited") in dead.edges
+
+
+def test_a_part_of_the_job_can_be_dead_while_another_computes() -> None:
+    world = Builder(4).group("1", (0, 1)).group("2", (2, 3))
+    world.calls(0, [REDUCE], group="1").blocked(0, group="1").exited(1)
+    assert dead_set(world.world).ranks == (0,)
+
+
+def test_two_sends_that_meet_no_receive() -> None:
+    world = Builder(2)
+    world.calls(0, [call("send", "ring:5", peer=1)], group=p2p("0")).blocked(0, group=p2p("0"), peers=[1])
+    world.calls(1, [call("send", "ring:5", peer=0)], group=p2p("0")).blocked(1, group=p2p("0"), peers=[0])
+    dead = dead_set(world.world)
+    assert dead.ranks == (0, 1)
+    assert {edge.reason for edge in dead.edges} == {"elsewhere"}
+
+
+def test_a_send_that_has_its_receive_is_free() -> None:
+    world = Builder(2)
+    world.calls(0, [call("send", "ring:5", peer=1)], group=p2p("0")).blocked(0, group=p2p("0"), peers=[1])
+    world.calls(1, [call("recv", "ring:6", peer=0)], group=p2p("0")).blocked(1, group=p2p("0"), peers=[0])
+    assert not dead_set(world.world)
+
+
+def test_the_third_send_to_a_rank_that_receives_twice() -> None:
+    send, receive = call("send", "ring:5", peer=1), call("recv", "ring:6", peer=0)
+    world = Builder(2)
+    world.calls(0, [send, send, send], group=p2p("0")).blocked(0, group=p2p("0"), peers=[1])
+    world.calls(1, [receive, receive], group=p2p("0")).exited(1)
+    assert dead_set(world.world).edges == (Edge(0, 1, "exited"),)
+
+
+def test_a_receive_from_anyone_needs_one_sender() -> None:
+    world = Builder(3).waits(0, "p2p", [1, 2], detail="any").exited(1)
+    assert not dead_set(world.world)
+    assert dead_set(world.exited(2).world).ranks == (0,)
+
+
+def test_an_init_that_waits_for_a_rank_nobody_will_be() -> None:
+    world = Builder(2).waits(0, "init", [2]).waits(1, "init", [2])
+    dead = dead_set(world.world)
+    assert dead.ranks == (0, 1)
+    assert dead.gone == (2,)
