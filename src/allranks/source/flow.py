@@ -1,0 +1,130 @@
+"""The questions that rules and the judge ask: what differs between ranks at a line, what a line communicates.
+
+Nothing here raises on strange input: what cannot be told is `Kind.UNKNOWN` or an empty tuple.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from .files import blocks, first_line
+from .values import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ..findings import Location
+    from .program import Program
+
+__all__ = ["Communication", "Enclosure", "Kind", "Variation", "communicates", "enclosing", "variation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variation:
+    """How a value may differ between ranks. `ranks` are those on which a test holds, as far as small worlds
+    show them ({0} for `rank == 0`); `described` says it in words ("every rank but 0"); `reason` is where
+    the value began to differ."""
+
+    kind: Kind
+    ranks: frozenset[int] | None = None
+    described: str = ""
+    reason: Location | None = None
+    cause: str = ""
+    """"rank", "batch", "loss", "random", "time", "file", "error", "shard", or empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective that a line may make. `hidden` says what makes it where the line's own text does not
+    name it ("DDP forward", "SyncBatchNorm", ...); `location` is the call that communicates; `path` the
+    calls on the way."""
+
+    operation: str
+    hidden: str | None
+    location: Location
+    path: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosure:
+    """A statement around a line. `kind` is if, else, elif, for, while, try, except, finally, with or match;
+    `test` is the source of its condition, iterable, exception types, context managers or subject."""
+
+    kind: str
+    line: int
+    end_line: int
+    test: str
+    node: ast.AST
+
+
+def enclosing(program: Program, path: str | Path, line: int) -> tuple[Enclosure, ...]:
+    """The statements around `line` inside its function (or module level), innermost first."""
+    source = program.module(path).source
+    found: list[Enclosure] = []
+    chained = False
+    block: list[ast.stmt] = list(source.tree.body) if source.tree else []
+    while block:
+        inner = next((s for s in block if first_line(s) <= line <= (s.end_lineno or s.lineno)), None)
+        if inner is None:
+            break
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.clear()
+            block = inner.body
+            continue
+        parts = [b for b in blocks(inner) if b and first_line(b[0]) <= line <= (b[-1].end_lineno or 0)]
+        handlers = [h for h in getattr(inner, "handlers", ()) if h.lineno <= line <= (h.end_lineno or 0)]
+        if not parts and not handlers:
+            break
+        handler = handlers[0] if handlers else None
+        arm = handler.body if handler else parts[0]
+        enclosure = _enclosure(inner, arm, handler, source.segment)
+        if enclosure is not None:
+            found.append(replace(enclosure, kind="elif") if chained else enclosure)
+        chained = enclosure is None
+        block = arm
+    return tuple(reversed(found))
+
+
+def _enclosure(
+    inner: ast.stmt,
+    arm: list[ast.stmt],
+    handler: ast.ExceptHandler | None,
+    text: Callable[[ast.AST], str],
+) -> Enclosure | None:
+    """The enclosure that `arm` of `inner` is; None for the outer test of an elif, which stands for itself."""
+    node: ast.AST = inner
+    test: list[ast.AST] = []
+    if isinstance(inner, ast.If):
+        kind, test = "if", [inner.test]
+        if arm is inner.orelse:
+            kind = "else"
+            if len(arm) == 1 and isinstance(arm[0], ast.If) and arm[0].col_offset == inner.col_offset:
+                return None
+    elif isinstance(inner, ast.For | ast.AsyncFor):
+        kind, test = "for", [inner.iter]
+    elif isinstance(inner, ast.While):
+        kind, test = "while", [inner.test]
+    elif isinstance(inner, ast.With | ast.AsyncWith):
+        kind, test = "with", [item.context_expr for item in inner.items]
+    elif handler is not None:
+        kind, node, test = "except", handler, [handler.type] if handler.type else []
+    elif isinstance(inner, ast.Match):
+        kind, test = "match", [inner.subject]
+    else:
+        kind = "finally" if arm is getattr(inner, "finalbody", None) else "try"
+    line, end = getattr(node, "lineno", inner.lineno), getattr(node, "end_lineno", inner.end_lineno)
+    return Enclosure(kind, line, end or line, ", ".join(text(t) for t in test), node)
+
+
+def variation(program: Program, path: str | Path, line: int) -> Variation:
+    """How the test (of an if, while, assert or conditional expression) or the iterable (of a for) at `line`
+    may differ between ranks."""
+    return Variation(Kind.UNKNOWN)
+
+
+def communicates(program: Program, path: str | Path, line: int) -> tuple[Communication, ...]:
+    """The collectives that the calls on `line` may make, themselves or through what they call."""
+    return ()
