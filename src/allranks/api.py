@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from .check.mend import Mended
     from .config import Config
     from .findings import Report
     from .world import World
@@ -35,12 +37,59 @@ def run(
 
 
 def check(
-    paths: Sequence[Path], config: Config, *, progress: Callable[[int, int], None] | None = None, **options: object
+    paths: Sequence[Path],
+    config: Config,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    texts: Mapping[Path, str] | None = None,
+    cache: Path | None = None,
+    edits: bool = False,
 ) -> Report:
-    """Reads the programs in `paths`, files and folders, and returns what is wrong with them."""
+    """Reads the programs in `paths`, files and folders, and returns what is wrong with them.
+
+    `texts` stand for the content of files that lie on no disk (`-` among the paths means them); `cache` is the
+    folder of kept reports, if there is to be one (see `cache_folder`); with `edits` findings carry the changes
+    that mend them; `progress` is called with how much of how much is done. Raises AllranksError for a path
+    that does not exist.
+    """
     from .check.engine import check as engine
 
-    return engine(paths, config, progress=progress, **options)  # type: ignore[arg-type]
+    return engine(paths, config, progress=progress, texts=texts, cache=cache, edits=edits)
+
+
+def mend(
+    paths: Sequence[Path],
+    config: Config,
+    *,
+    write: bool,
+    progress: Callable[[int, int], None] | None = None,
+    texts: Mapping[Path, str] | None = None,
+) -> Mended:
+    """Mends what is safe to mend in `paths`, on disk only with `write`; the changes and what is left."""
+    from .check.mend import mend as engine
+
+    return engine(paths, config, write=write, progress=progress, texts=texts)
+
+
+def files(paths: Sequence[Path], config: Config) -> list[str]:
+    """The files that `check` would read of `paths`, as a report names them."""
+    from .check.discovery import python_files, shown
+
+    return [shown(path) for path in python_files(paths, config)]
+
+
+def shown(path: Path) -> str:
+    """`path` as a report names it."""
+    from .check.discovery import shown as name
+
+    return name(path)
+
+
+def cache_folder() -> Path:
+    """Where kept reports lie when the user names no place."""
+    from .check.cache import default_folder
+
+    return default_folder()
 
 
 def explain(paths: Sequence[Path], **options: object) -> Report:
