@@ -14,6 +14,10 @@ WORLD_GROUP = "0"
 """PyTorch's name of the default process group."""
 
 
+SETUP = "0/setup"
+"""The key in `RankState.histories` of the calls that make and end groups."""
+
+
 def p2p(group: str) -> str:
     """The key in `RankState.histories` of a group's point-to-point calls, which pair by peer and not by position."""
     return f"{group}/p2p"
@@ -194,6 +198,8 @@ class World:
     """Launch agents and other processes that are not ranks, with what they reported (children's statuses, errors)."""
     live: bool = False
     """True for a run that is being watched, False for dumps."""
+    compared: dict[str, int] = field(default_factory=dict)
+    """By group name, the position up to which the judge has found the histories to agree: it need not look again."""
 
     def kind(self, call: int | None) -> CallKind | None:
         """The interned call with this id, or None."""

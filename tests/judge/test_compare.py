@@ -41,6 +41,8 @@ def test_calls_that_pair_by_luck_differ_by_their_statement() -> None:
     found = first_deviation(world.world)
     assert found is not None
     assert (found.position, found.mismatch) == (0, "site")
+    swapped = frozenset(found.calls.values())
+    assert first_deviation(world.world, harmless={swapped}) is None
     assert first_deviation(world.world, sites=False) is None
 
 
@@ -93,3 +95,26 @@ def test_a_name_that_means_two_groups_is_left_alone() -> None:
 )
 def test_what_does_not_pair(one: Signature, other: Signature, what: str | None) -> None:
     assert mismatch(one, other) == what
+
+
+def test_what_agreed_once_is_not_compared_again() -> None:
+    world = Builder(2).calls(0, [A] * 10).calls(1, [A] * 8)
+    found = first_deviation(world.world)
+    assert found is not None
+    assert world.world.compared == {"0": 8}
+    world.calls(1, [A, C])
+    found = first_deviation(world.world)
+    assert found is not None
+    assert (found.position, found.mismatch) == (9, "op")
+    assert world.world.compared == {"0": 9}
+
+
+def test_ranks_may_end_their_groups_one_by_one_but_must_make_them_together() -> None:
+    init, end = call("init_process_group", "main:1"), call("destroy_process_group", "main:30")
+    world = Builder(2).calls(0, [init, end], group="0/setup").calls(1, [init], group="0/setup")
+    assert first_deviation(world.world) is None
+    make = call("new_group", "main:5", detail="[0, 1]")
+    world = Builder(2).calls(0, [init, make], group="0/setup").calls(1, [init], group="0/setup")
+    found = first_deviation(world.world)
+    assert found is not None
+    assert (found.group.name, found.position, found.missing) == ("0/setup", 1, (1,))

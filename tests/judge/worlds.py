@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from allranks.world import (
     CallKind,
@@ -18,6 +18,9 @@ from allranks.world import (
     World,
     p2p,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 SECOND = 1_000_000_000
 
@@ -69,7 +72,9 @@ class Builder:
             history.times_ns.append((at + index) * SECOND)
         return self
 
-    def blocked(self, rank: int, group: str = "0", since: int = 10, peers: Sequence[int] | None = None) -> Builder:
+    def blocked(
+        self, rank: int, group: str = "0", since: int = 10, peers: Sequence[int] | None = None
+    ) -> Builder:
         """The rank waits in the last call of its history in `group`."""
         state = self.world.ranks[rank]
         history = state.histories[group]

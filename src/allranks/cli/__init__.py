@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +12,9 @@ from .. import __version__
 from ..errors import AllranksError
 from ..findings import say
 from . import speech
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COMMANDS = {
     "run": say("watch a training job and prove why it hangs or dies"),

@@ -21,7 +21,9 @@ from . import speech
 
 
 @click.command(cls=speech.Command)
-@click.option("--nproc", type=click.IntRange(2, 8), default=2, show_default=True, help="Processes of the job.")
+@click.option(
+    "--nproc", type=click.IntRange(2, 8), default=2, show_default=True, help="Processes of the job."
+)
 @speech.language_option
 def demo(nproc: int) -> int:
     """Watch a small training with two processes hang on this machine's CPU, and see the verdict.
@@ -30,9 +32,14 @@ def demo(nproc: int) -> int:
     """
     if subprocess.run([sys.executable, "-c", "import torch.distributed"], capture_output=True).returncode:
         raise AllranksError(
-            "torch-missing", say("the demo needs torch, which this Python does not have"), say("pip install torch")
+            "torch-missing",
+            say("the demo needs torch, which this Python does not have"),
+            say("pip install torch"),
         )
-    with as_file(files("allranks.demo").joinpath("train.py")) as program, tempfile.TemporaryDirectory() as folder:
+    with (
+        as_file(files("allranks.demo").joinpath("train.py")) as program,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         launch = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", str(program),
         ]  # fmt: skip

@@ -39,7 +39,9 @@ def _show_page(slug: str, language: str) -> None:
         raise AllranksError(
             "fault-unknown",
             say('there is no fault "{slug}"', slug=slug),
-            say('did you mean "{name}"?', name=near[0]) if near else say("see `allranks faults` for their names"),
+            say('did you mean "{name}"?', name=near[0])
+            if near
+            else say("see `allranks faults` for their names"),
         ) from None
     console = Console()
     if console.is_terminal:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,11 +19,15 @@ from ..findings import Report, say
 from ..report import as_json, terminal
 from ..report.live import FootLine
 from ..report.text import console
-from ..world import World
 from . import speech
 
+if TYPE_CHECKING:
+    from ..world import World
 
-@click.command(cls=speech.Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+
+@click.command(
+    cls=speech.Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option(
     "--report", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -115,7 +120,11 @@ def _writable(folder: Path) -> None:
     except OSError as error:
         raise AllranksError(
             "report-unwritable",
-            say("the report cannot be written to {folder}: {error}", folder=folder, error=error.strerror or error),
+            say(
+                "the report cannot be written to {folder}: {error}",
+                folder=folder,
+                error=error.strerror or error,
+            ),
             say("choose another folder with --report"),
         ) from error
 

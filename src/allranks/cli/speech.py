@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import AllranksError
 from ..findings import Text, say
 from ..messages import LANGUAGES, pick_language, render
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _chosen = "en"
 
@@ -49,7 +51,7 @@ def speak(text: Text | str) -> str:
 
 
 def _translate_click() -> None:
-    """Click's own words ("Usage", "Options", "No such option") go through the module name `_` in each of its modules."""
+    """Click's own words ("Usage", "No such option") go through the name `_` in each of its modules."""
     import click.core
     import click.decorators
     import click.exceptions
@@ -66,11 +68,14 @@ class Command(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The description, translated by paragraph."""
-        formatter.write_paragraph()
         with formatter.indentation():
             for paragraph in (self.help or "").split("\n\n"):
                 verbatim = paragraph.strip().startswith("\b")
-                text = paragraph.strip().removeprefix("\b").strip("\n") if verbatim else " ".join(paragraph.split())
+                text = (
+                    paragraph.strip().removeprefix("\b").strip("\n")
+                    if verbatim
+                    else " ".join(paragraph.split())
+                )
                 formatter.write_paragraph()
                 if verbatim:
                     for line in text.splitlines():

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..findings import Evidence, Location, Text, say
-from ..source.program import Program
-from ..world import CallKind, Frame, RankState, Site, World
-from .compare import Deviation
 from .parting import Cause, Parting, Side
 from .waits import DeadSet
+
+if TYPE_CHECKING:
+    from ..source.program import Program
+    from ..world import CallKind, Frame, RankState, Site, World
+    from .compare import Deviation
+    from .failures import Failure
 
 
 @dataclass(slots=True)
@@ -22,11 +27,17 @@ class Case:
     dead: DeadSet = field(default_factory=DeadSet)
     deviation: Deviation | None = None
     parting: Parting | None = None
+    failures: list[Failure] = field(default_factory=list)
     final: bool = False
+    stall_s: float = 60.0
 
-    def place(self, frame: Frame, line: int | None = None, *, role: Text | None = None, ranks: tuple[int, ...] = ()) -> Location:
+    def place(
+        self, frame: Frame, line: int | None = None, *, role: Text | None = None, ranks: tuple[int, ...] = ()
+    ) -> Location:
         """The location of a frame, its path relative to the job's folder where it lies below it."""
-        return Location(self.path(frame.path), line or frame.line, function=frame.function, role=role, ranks=ranks)
+        return Location(
+            self.path(frame.path), line or frame.line, function=frame.function, role=role, ranks=ranks
+        )
 
     def path(self, path: str) -> str:
         """`path` as the user would write it: relative to the folder the job ran in where it lies below it."""
@@ -49,6 +60,24 @@ class Case:
         else:
             title = say("{ranks} was elsewhere", ranks=ranks)
         return Evidence("stack", title, self.stack_lines(side.site), side.ranks)
+
+    def cycle(self) -> Evidence | None:
+        """The circle of ranks that wait for each other, or the chain that ends at one that is gone."""
+        ranks = self.dead.cycle()
+        if len(ranks) < 2:
+            return None
+        lines = []
+        for waiter, peer in itertools.pairwise(ranks):
+            state = self.world.ranks[waiter]
+            kind = self.world.kind(state.wait.call) if state.wait is not None else None
+            inside = (
+                describe(kind)
+                if kind is not None
+                else (state.wait.detail or state.wait.kind if state.wait else "?")
+            )
+            gone = " (gone)" if peer in self.dead.gone else ""
+            lines.append(f"rank {waiter} in {inside} -> rank {peer}{gone}")
+        return Evidence("cycle", say("who waits for whom"), tuple(lines), tuple(dict.fromkeys(ranks)))
 
     def calls(self, rank: int, count: int = 5) -> Evidence | None:
         """The last calls of one rank before the deviation."""
@@ -111,7 +140,9 @@ def describe(kind: CallKind) -> str:
         shape = " ".join(str(list(s)) for s in (signature.shape or ())[:3])
         words += f" of {signature.dtype or '?'} {shape}".rstrip()
     if signature.root is not None:
-        words += f" from rank {signature.root}" if signature.op == "broadcast" else f" at rank {signature.root}"
+        words += (
+            f" from rank {signature.root}" if signature.op == "broadcast" else f" at rank {signature.root}"
+        )
     if signature.peer is not None:
         words += f" {'to' if signature.op == 'send' else 'from'} rank {signature.peer}"
     return f"{kind.inside} ({words})" if kind.hidden and kind.inside else words
@@ -128,7 +159,13 @@ def ranks_text(ranks: tuple[int, ...]) -> Text:
         if rank is not None and rank == previous + 1:
             previous = rank
             continue
-        runs.append(str(start) if start == previous else f"{start}, {previous}" if previous == start + 1 else f"{start}-{previous}")
+        runs.append(
+            str(start)
+            if start == previous
+            else f"{start}, {previous}"
+            if previous == start + 1
+            else f"{start}-{previous}"
+        )
         if rank is not None:
             start = previous = rank
     return say("ranks {ranks}", ranks=", ".join(runs))

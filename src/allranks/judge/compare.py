@@ -6,10 +6,13 @@ first deviation between ranks and never from the first corpse.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..world import Group, History, Signature, World
+from ..world import SETUP, Group, History, Signature, World
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator
 
 _SIZED = frozenset({"allreduce", "broadcast", "reduce", "allgather", "allgather_into", "reduce_scatter"})
 """Operations that need equal element counts on every rank (c10d documentation). gather and scatter hold lists on
@@ -71,32 +74,76 @@ def shared_groups(world: World) -> Iterator[Group]:
             yield group
 
 
-def first_deviation(world: World, *, sites: bool = True) -> Deviation | None:
+def first_deviation(
+    world: World, *, sites: bool = True, harmless: Container[frozenset[int]] = frozenset()
+) -> Deviation | None:
     """The earliest deviation over all groups, by the time at which the first rank arrived there.
 
-    With `sites`, calls that pair but were made by different statements count too ("site"): two calls swapped or
-    one skipped pair by luck, and PyTorch computes garbage without a word.
+    With `sites`, calls that pair but were made by different statements count too ("site"), unless their ids stand
+    in `harmless`: two calls swapped or one skipped pair by luck, and PyTorch computes garbage without a word.
+    Positions that agree are noted in `world.compared` and not looked at again.
     """
-    found = [d for group in shared_groups(world) if (d := _deviation(world, group, sites)) is not None]
+    look = _Look(world, sites, harmless)
+    found = [
+        d for group in (*shared_groups(world), _setup(world)) if (d := look.deviation(group)) is not None
+    ]
     return min(found, key=lambda d: (d.time_ns, d.group.name), default=None)
 
 
-def _deviation(world: World, group: Group, sites: bool) -> Deviation | None:
-    members = {rank: world.ranks[rank].histories.get(group.name, History()) for rank in group.ranks if rank in world.ranks}
-    if not members:
+def _setup(world: World) -> Group:
+    """The calls that make groups, as a group of all ranks: every rank must make every group."""
+    return Group(SETUP, tuple(sorted(world.ranks)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    world: World
+    sites: bool
+    harmless: Container[frozenset[int]]
+
+    def deviation(self, group: Group) -> Deviation | None:
+        """The first deviation of one group."""
+        world = self.world
+        members = {
+            r: world.ranks[r].histories.get(group.name, History()) for r in group.ranks if r in world.ranks
+        }
+        if not members:
+            return None
+        begin = max(world.compared.get(group.name, 0), *(history.start for history in members.values()))
+        furthest = max(history.end for history in members.values())
+        position = _first_difference(list(members.values()), begin, furthest)
+        while position < furthest:
+            if self.sites:
+                world.compared[group.name] = position
+            calls = {
+                rank: kind for rank, history in members.items() if (kind := history.at(position)) is not None
+            }
+            missing = tuple(rank for rank in group.ranks if rank in members and rank not in calls)
+            what = self._mismatch(list(calls.values()))
+            if (what is not None or missing) and self._counts(group, calls):
+                times = [
+                    h.times_ns[position - h.start] for r, h in members.items() if r in calls and h.times_ns
+                ]
+                return Deviation(group, position, calls, missing, what, min(times, default=0))
+            position = _first_difference(list(members.values()), position + 1, furthest)
         return None
-    start = max(history.start for history in members.values())
-    furthest = max(history.end for history in members.values())
-    position = _first_difference(list(members.values()), start, furthest)
-    while position < furthest:
-        calls = {rank: kind for rank, history in members.items() if (kind := history.at(position)) is not None}
-        missing = tuple(rank for rank in group.ranks if rank in members and rank not in calls)
-        what = _worst_mismatch(world, list(calls.values()), sites)
-        if what is not None or missing:
-            times = [h.times_ns[position - h.start] for r, h in members.items() if r in calls and h.times_ns]
-            return Deviation(group, position, calls, missing, what, min(times, default=0))
-        position = _first_difference(list(members.values()), position + 1, furthest)
-    return None
+
+    def _counts(self, group: Group, calls: dict[int, int]) -> bool:
+        """Of the set-up calls only those that make a group must be made by all: ranks may end theirs one by one."""
+        return group.name != SETUP or any(
+            self.world.kinds[call].signature.op in ("new_group", "split_group") for call in calls.values()
+        )
+
+    def _mismatch(self, ids: list[int]) -> str | None:
+        """What differs among the calls at one position; a signature that does not pair outweighs another statement."""
+        distinct = list(dict.fromkeys(ids))
+        kinds = [self.world.kinds[i] for i in distinct]
+        for other in kinds[1:]:
+            what = mismatch(kinds[0].signature, other.signature)
+            if what is not None:
+                return what
+        differ = self.sites and len({kind.site for kind in kinds}) > 1
+        return "site" if differ and frozenset(distinct) not in self.harmless else None
 
 
 def _first_difference(histories: list[History], start: int, furthest: int) -> int:
@@ -106,27 +153,16 @@ def _first_difference(histories: list[History], start: int, furthest: int) -> in
     low = start
     # Halving on equal slices finds the first difference with memcmp instead of a loop over calls.
     high = shared
-    if all(h.kinds[low - h.start : high - h.start] == lead.kinds[low - lead.start : high - lead.start] for h in rest):
+    if all(
+        h.kinds[low - h.start : high - h.start] == lead.kinds[low - lead.start : high - lead.start]
+        for h in rest
+    ):
         return max(start, min(shared, furthest))
     while high - low > 1:
         middle = (low + high) // 2
         same = all(
-            h.kinds[low - h.start : middle - h.start] == lead.kinds[low - lead.start : middle - lead.start] for h in rest
+            h.kinds[low - h.start : middle - h.start] == lead.kinds[low - lead.start : middle - lead.start]
+            for h in rest
         )
         low, high = (middle, high) if same else (low, middle)
     return low
-
-
-def _worst_mismatch(world: World, ids: list[int], sites: bool) -> str | None:
-    """What differs among the calls at one position; a signature that does not pair outweighs another statement."""
-    distinct = list(dict.fromkeys(ids))
-    first = world.kinds[distinct[0]] if distinct else None
-    found: str | None = None
-    for other in (world.kinds[i] for i in distinct[1:]):
-        assert first is not None
-        what = mismatch(first.signature, other.signature)
-        if what is not None:
-            return what
-        if sites and first.site != other.site:
-            found = "site"
-    return found

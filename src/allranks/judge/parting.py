@@ -10,16 +10,20 @@ handled, loaders that ran dry, the line at which a rank left.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from ..source import flow
 from ..source.files import read
-from ..source.program import Program
-from ..world import CallKind, ExceptionInfo, Frame, RankState, Site, World
 from . import places
-from .places import Control, Escape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..source.program import Program
+    from ..world import CallKind, ExceptionInfo, Frame, RankState, Site, World
+    from .places import Control, Escape
 
 
 class Cause(Enum):
@@ -115,8 +119,8 @@ def part(world: World, program: Program, one: Side, other: Side, before: Site = 
     best = max(found, key=lambda c: c.score, default=None)
     if best is None or best.score <= 0:
         inner, outer = (one, other) if near is not other else (other, one)
-        frame = inner.site[max(depth, 0)] if inner.site else None
-        return Parting(Cause.UNKNOWN, inner, outer, frame, _statement(frame) if frame else None)
+        at = inner.site[max(depth, 0)] if inner.site else None
+        return Parting(Cause.UNKNOWN, inner, outer, at, _statement(at) if at else None)
     return Parting(
         best.cause, best.inner, best.outer, best.frame, best.node, best.escape, best.by_rank, best.certain,
         best.wrapper, best.exception, best.turns,
@@ -185,8 +189,7 @@ def _nearer(one: Side, other: Side, depth: int, before: Site) -> Side | None:
         return one if a.line < b.line else other
     last = before[depth].line
     # Lines after the last agreed call come in this turn of the loop, the rest in the next one.
-    first = min((one, other), key=lambda side: _distance(side.site, before, depth, last))
-    return first
+    return min((one, other), key=lambda side: _distance(side.site, before, depth, last))
 
 
 def _distance(site: Site, before: Site, depth: int, last: int) -> tuple[int, int]:
@@ -254,7 +257,9 @@ class _Weigher:
     def _varies(self, line: int) -> flow.Variation:
         return flow.variation(self.program, self.frame.path, line)
 
-    def _made(self, score: int, cause: Cause, node: ast.stmt | ast.ExceptHandler, **more: object) -> _Candidate:
+    def _made(
+        self, score: int, cause: Cause, node: ast.stmt | ast.ExceptHandler, **more: object
+    ) -> _Candidate:
         return _Candidate(score, cause, self.frame, node, self.inner, self.outer, **more)  # type: ignore[arg-type]
 
     def control(self, control: Control, wrapper: bool) -> Iterator[_Candidate]:
@@ -304,7 +309,11 @@ class _Weigher:
 
     def _same_turns(self) -> bool:
         """True when both sides drew as much from every loader they share: no loop ran short, so a turn was skipped."""
-        drawn = [_drawn(self.world.ranks[r]) for r in (*self.inner.ranks, *self.outer.ranks) if r in self.world.ranks]
+        drawn = [
+            _drawn(self.world.ranks[r])
+            for r in (*self.inner.ranks, *self.outer.ranks)
+            if r in self.world.ranks
+        ]
         return bool(drawn) and bool(drawn[0]) and all(d == drawn[0] for d in drawn)
 
     def escape(self, escape: Escape, controls: list[Control]) -> Iterator[_Candidate]:
@@ -328,7 +337,8 @@ class _Weigher:
     def _left_at(self, escape: Escape) -> bool:
         """True when the outer side was last seen at this very statement."""
         return any(
-            frame.path == self.frame.path and escape.node.lineno <= frame.line <= (escape.node.end_lineno or 0)
+            frame.path == self.frame.path
+            and escape.node.lineno <= frame.line <= (escape.node.end_lineno or 0)
             for frame in self.outer.site
         )
 
@@ -336,7 +346,9 @@ class _Weigher:
         """True when the outer side's loader for the innermost loop ended by itself, with fewer turns."""
         for control in reversed(controls):
             if control.is_loop:
-                turns = loop_turns(self.world, self.frame.path, control.line, (*self.inner.ranks, *self.outer.ranks))
+                turns = loop_turns(
+                    self.world, self.frame.path, control.line, (*self.inner.ranks, *self.outer.ranks)
+                )
                 mine = max((turns.get(r, (0, False))[0] for r in self.inner.ranks), default=0)
                 return any(turns[r][1] and turns[r][0] < mine for r in self.outer.ranks if r in turns)
         return False
@@ -357,7 +369,8 @@ def _catches_errors(handler: ast.ExceptHandler) -> bool:
     """False for handlers of what is not an error of a step: an interrupt, the end of an iterator."""
     names = ast.unparse(handler.type) if handler.type is not None else ""
     return not names or any(
-        name.strip(" ()").rpartition(".")[2] not in ("KeyboardInterrupt", "SystemExit", "StopIteration", "ImportError")
+        name.strip(" ()").rpartition(".")[2]
+        not in ("KeyboardInterrupt", "SystemExit", "StopIteration", "ImportError")
         for name in names.split(",")
     )
 

@@ -7,10 +7,13 @@ the line; an `Escape` is a statement that leaves a loop turn, a loop or the func
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..world import Frame
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..world import Frame
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 _ARMS = ("body", "orelse", "finalbody")
@@ -42,7 +45,9 @@ class Control:
     @property
     def guards(self) -> bool:
         """True inside the body of a try that has a handler which does not raise again: an error there is swallowed."""
-        return isinstance(self.node, ast.Try) and self.arm == "body" and any(map(swallows, self.node.handlers))
+        return (
+            isinstance(self.node, ast.Try) and self.arm == "body" and any(map(swallows, self.node.handlers))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,9 @@ def function_of(tree: ast.Module, frame: Frame) -> Function:
     return best
 
 
-def _holds(node: ast.stmt | ast.expr | ast.ExceptHandler | ast.match_case, line: int, first: int | None = None) -> bool:
+def _holds(
+    node: ast.stmt | ast.expr | ast.ExceptHandler | ast.match_case, line: int, first: int | None = None
+) -> bool:
     begin = first if first is not None else getattr(node, "lineno", 0)
     return begin <= line <= (getattr(node, "end_lineno", None) or begin)
 
@@ -94,7 +101,7 @@ def chain(function: Function, line: int) -> list[Control]:
 
 def _inside(statement: ast.stmt, line: int) -> tuple[Control, list[ast.stmt]] | None:
     for arm in _ARMS:
-        block = getattr(statement, arm, None)
+        block: list[ast.stmt] | None = getattr(statement, arm, None)
         if isinstance(block, list) and block and block[0].lineno <= line <= (block[-1].end_lineno or 0):
             return Control(statement, arm), block
     for handler in getattr(statement, "handlers", []):
@@ -135,14 +142,14 @@ def escapes(function: Function, line: int) -> list[Escape]:
     found: list[Escape] = []
     controls = chain(function, line)
     blocks = [[] if isinstance(function, ast.Lambda) else function.body, *map(_block, controls)]
-    loops = [c.node for c in controls if c.is_loop]
+    loops = [_block(c) for c in controls if c.is_loop]
     for block in blocks:
         for statement in block:
             if statement.lineno > line or _holds(statement, line):
                 break
             found += _leaving(statement, within_loop=bool(loops))
     for loop in loops:
-        found += [e for e in _leaving_block(loop.body, True) if e.kind != "continue" and e not in found]
+        found += [e for e in _leaving_block(loop, True) if e.kind != "continue" and e not in found]
     return found
 
 
@@ -188,9 +195,12 @@ def is_step_loop(node: ast.stmt) -> bool:
     if any(word in text.lower() for word in ("loader", "batch", "dataset", "epoch", "steps", "iter(")):
         return True
     for child in ast.walk(node):
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
-            if child.func.attr in ("backward", "step", "zero_grad"):
-                return True
+        if (
+            isinstance(child, ast.Call)
+            and isinstance(child.func, ast.Attribute)
+            and child.func.attr in ("backward", "step", "zero_grad")
+        ):
+            return True
     return False
 
 

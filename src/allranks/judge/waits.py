@@ -50,7 +50,7 @@ class DeadSet:
 
 
 def _shortest_circle(start: int, following: dict[int, list[int]]) -> tuple[int, ...]:
-    paths = [(start,)]
+    paths: list[tuple[int, ...]] = [(start,)]
     seen = {start}
     while paths:
         path = paths.pop(0)
@@ -124,7 +124,7 @@ def _unmet(world: World, state: RankState, wait: Wait, peer: RankState) -> str |
 
 
 def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str:
-    """"yes" when the peer has made the matching call, "mismatch" when it made another in its place, else "no"."""
+    """ "yes" when the peer has made the matching call, "mismatch" when it made another in its place, else "no"."""
     if wait.kind == "collective" and wait.group is not None and wait.position is not None:
         history = peer.histories.get(wait.group)
         if history is None or history.end <= wait.position:
@@ -133,7 +133,11 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
         if theirs is not None and mine is not None and theirs.signature.op != mine.signature.op:
             return "mismatch"
         # A rank that died inside this very call never finished its part.
-        died_inside = peer.state == "exited" and history.end == wait.position + 1 and not (peer.exit and peer.exit.clean)
+        died_inside = (
+            peer.state == "exited"
+            and history.end == wait.position + 1
+            and not (peer.exit and peer.exit.clean)
+        )
         return "no" if died_inside else "yes"
     if wait.kind == "p2p" and wait.group is not None:
         return "yes" if _posted(world, state, wait, peer) else "no"
@@ -155,7 +159,9 @@ def _posted(world: World, state: RankState, wait: Wait, peer: RankState) -> bool
     return posted >= made
 
 
-def _count(world: World, state: RankState, group: str, ops: tuple[str, ...], peer: int, tag: int | None) -> int:
+def _count(
+    world: World, state: RankState, group: str, ops: tuple[str, ...], peer: int, tag: int | None
+) -> int:
     history = state.histories.get(p2p(group))
     if history is None:
         return 0

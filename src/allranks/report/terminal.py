@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text as Line
 
@@ -15,6 +13,11 @@ from ..messages import render
 from .code import Sources
 from .text import STYLES, spot
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
 _AROUND = 1
 """Lines of code shown before and after each place of a frame."""
 _TABLE_RANKS = 16
@@ -23,7 +26,12 @@ _EVIDENCE = 12
 
 
 def show_run(
-    report: Report, out: Console, language: str = "en", *, sources: Sources | None = None, verbose: bool = False
+    report: Report,
+    out: Console,
+    language: str = "en",
+    *,
+    sources: Sources | None = None,
+    verbose: bool = False,
 ) -> None:
     """Prints the verdict of `allranks run`, the first loud finding as the headline and the rest in a line each.
 
@@ -37,7 +45,9 @@ def show_run(
     for finding in [*loud[1:], *(f for f in report.findings if not f.severity.loud)]:
         speak.brief(finding)
     for blind in report.blind_spots:
-        out.print(Line.assemble((render(say("not seen: "), language), "bold blue"), render(blind.message, language)))
+        out.print(
+            Line.assemble((render(say("not seen: "), language), "bold blue"), render(blind.message, language))
+        )
     if report.findings:
         advice = say("more: allranks faults {fault}", fault=(loud or report.findings)[0].fault)
         out.print(Line(render(advice, language), "dim"))
@@ -66,7 +76,9 @@ class _Speaker:
             for item in finding.evidence:
                 self.evidence(item)
         if finding.fix is not None:
-            self.out.print(Line.assemble((self.say("mend: "), "bold green"), render(finding.fix, self.language)))
+            self.out.print(
+                Line.assemble((self.say("mend: "), "bold green"), render(finding.fix, self.language))
+            )
 
     def code(self, finding: Finding) -> Iterator[Line]:
         """The code of the cause, with the places where the ranks wait, file by file."""
@@ -80,12 +92,18 @@ class _Speaker:
         for place in places:
             assert place.line is not None
             if place is not cause:
-                notes.setdefault(place.line, []).append(render(place.role, self.language) if place.role else "")
-        shown = sorted({n for p in places for n in range((p.line or 1) - _AROUND, (p.line or 1) + _AROUND + 1)})
+                notes.setdefault(place.line, []).append(
+                    render(place.role, self.language) if place.role else ""
+                )
+        shown = sorted(
+            {n for p in places for n in range((p.line or 1) - _AROUND, (p.line or 1) + _AROUND + 1)}
+        )
         shown = [n for n in shown if 1 <= n <= len(lines)]
         if not shown:
             for place in places:
-                yield Line.assemble((spot(place), "bold"), f"  {render(place.role, self.language) if place.role else ''}")
+                yield Line.assemble(
+                    (spot(place), "bold"), f"  {render(place.role, self.language) if place.role else ''}"
+                )
             return
         yield Line(spot(cause) if cause is not None and cause.path == path else path, "bold")
         width = len(str(shown[-1]))
@@ -123,7 +141,9 @@ class _Speaker:
             )  # fmt: skip
         self.out.print(table)
         if left_out > 0:
-            self.out.print(Line(self.say("and {count} more ranks (--report has them all)", count=left_out), "dim"))
+            self.out.print(
+                Line(self.say("and {count} more ranks (--report has them all)", count=left_out), "dim")
+            )
         self.out.print()
 
     def _state(self, row: dict[str, Any]) -> str:
@@ -155,6 +175,8 @@ class _Speaker:
         where = f"{spot(finding.location)}: " if finding.location is not None else ""
         self.out.print(
             Line.assemble(
-                (where, "bold"), (f"{finding.fault} ", STYLES[finding.severity]), render(finding.message, self.language)
+                (where, "bold"),
+                (f"{finding.fault} ", STYLES[finding.severity]),
+                render(finding.message, self.language),
             )
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from ...findings import Confidence, Evidence, Finding, Location, Text, say
-from ...world import Frame
+from ...world import SETUP, Frame
 from ..case import Case, at_fault, describe, ranks_text
 from ..parting import Cause, Parting, Side
 from . import Rules, found
@@ -44,6 +45,7 @@ def _related(case: Case, parting: Parting) -> tuple[Location, ...]:
 def _evidence(case: Case, parting: Parting) -> tuple[Evidence | None, ...]:
     made = case.calls(parting.inner.ranks[0])
     return (
+        case.cycle(),
         case.stand(parting.inner),
         case.stand(parting.outer),
         made,
@@ -104,6 +106,37 @@ def _names(case: Case) -> dict[str, object]:
     }
 
 
+@RULES.finds("group-membership")
+def group_not_made_by_all(case: Case) -> Finding | None:
+    """Some ranks made a group that the others did not: new_group is a collective of the whole world."""
+    parting, deviation = case.parting, case.deviation
+    if parting is None or deviation is None or deviation.group.name != SETUP:
+        return None
+    inner, outer = sorted((parting.inner, parting.outer), key=lambda side: not _makes_group(side))
+    wanted = inner.kind.signature.detail if inner.kind is not None else ""
+    names = _names(case) | {"inner": ranks_text(inner.ranks), "outer": ranks_text(outer.ranks)}
+    frame = _innermost(inner)
+    names["call_line"] = f"{case.path(frame.path)}:{frame.line}" if frame else "?"
+    message = say(
+        "new_group({wanted}) at {call_line} was called by {inner} only; {outer} went on without it, and new_group "
+        "waits for every rank of the world, members or not",
+        wanted=wanted, **names,
+    )  # fmt: skip
+    finding = _finding(
+        case,
+        "group-membership",
+        message,
+        say("call new_group on every rank, in the same order, and keep the group where the rank is a member"),
+    )
+    if parting.cause is Cause.RANK_BRANCH or frame is None:
+        return replace(finding, ranks=outer.ranks)
+    return replace(finding, ranks=outer.ranks, location=case.place(frame))
+
+
+def _makes_group(side: Side) -> bool:
+    return side.kind is not None and side.kind.signature.op in ("new_group", "split_group")
+
+
 @RULES.finds("swallowed-exception")
 def swallowed_exception(case: Case) -> Finding | None:
     """One side met an error, a handler swallowed it, and the rest of its step's calls were never made."""
@@ -111,7 +144,9 @@ def swallowed_exception(case: Case) -> Finding | None:
     if parting is None or parting.cause is not Cause.HANDLER:
         return None
     names = _names(case)
-    fix = say("let the error end the job, or agree on it first: all_reduce a flag, and let every rank skip the step")
+    fix = say(
+        "let the error end the job, or agree on it first: all_reduce a flag, and let every rank skip the step"
+    )
     if parting.exception is not None:
         error = f"{parting.exception.type}: {parting.exception.message}".strip()[:200]
         message = say(
@@ -136,7 +171,10 @@ def collective_shape(case: Case) -> Finding | None:
     if parting.cause is not Cause.SAME_LINE:
         return None
     message = say("{inner} called {call} while {outer} called {other}, from the same line", **_names(case))
-    fix = say("give every rank the same shape and type: pad to the largest size (all_reduce it with MAX first), or drop the last uneven batch")
+    fix = say(
+        "give every rank the same shape and type: pad to the largest size (all_reduce it with MAX first), "
+        "or drop the last uneven batch"
+    )
     return _finding(case, "collective-shape", message, fix)
 
 
@@ -144,9 +182,16 @@ def collective_shape(case: Case) -> Finding | None:
 def group_membership(case: Case) -> Finding | None:
     """The ranks disagree on a root of the same call in a subgroup."""
     parting, deviation = case.parting, case.deviation
-    if parting is None or deviation is None or deviation.mismatch != "root" or parting.cause is not Cause.SAME_LINE:
+    if (
+        parting is None
+        or deviation is None
+        or deviation.mismatch != "root"
+        or parting.cause is not Cause.SAME_LINE
+    ):
         return None
-    message = say("{inner} called {call} while {outer} called {other}: the root is not one rank for all", **_names(case))
+    message = say(
+        "{inner} called {call} while {outer} called {other}: the root is not one rank for all", **_names(case)
+    )
     fix = say("pass the same global rank on every member (dist.get_global_rank turns a group rank into one)")
     return _finding(case, "group-membership", message, fix)
 
@@ -164,7 +209,9 @@ def collective_order(case: Case) -> Finding | None:
         "as call {position} of their group",
         position=position, **names,
     )  # fmt: skip
-    fix = say("make the same calls in the same order on every rank; move them out of the branch where they can be shared")
+    fix = say(
+        "make the same calls in the same order on every rank; move them out of the branch where they can be shared"
+    )
     return _finding(case, "collective-order", message, fix)
 
 
@@ -176,8 +223,16 @@ def backward_rank_conditional(case: Case) -> Finding | None:
         return None
     if parting.inner.kind.inside != "DDP.backward" or not _text_has(parting, ".backward("):
         return None
-    message = say("only {inner} runs backward (`{test}`, line {line}); its reduction waits for every rank", **_names(case))
-    return _finding(case, "backward-rank-conditional", message, say("run backward on every rank; guard only logging and saving"))
+    message = say(
+        "only {inner} runs backward (`{test}`, line {line}); its reduction waits for every rank",
+        **_names(case),
+    )
+    return _finding(
+        case,
+        "backward-rank-conditional",
+        message,
+        say("run backward on every rank; guard only logging and saving"),
+    )
 
 
 def _text_has(parting: Parting, words: str) -> bool:
@@ -196,7 +251,9 @@ def hidden_collective(case: Case) -> Finding | None:
         "only {inner} gets to {call_line}, which communicates inside: {call}; {outer} is at {other_line}",
         **_names(case),
     )
-    fix = say("make the call on every rank, or use the inner module (model.module) where no communication is wanted")
+    fix = say(
+        "make the call on every rank, or use the inner module (model.module) where no communication is wanted"
+    )
     return _finding(case, "hidden-collective", message, fix)
 
 
@@ -224,7 +281,9 @@ def early_exit(case: Case) -> Finding | None:
         "{outer} left by the {escape} at line {line} while {inner} went on to {call} at {call_line}",
         escape=parting.escape, **_names(case),
     )  # fmt: skip
-    fix = say("decide together: all_reduce or broadcast the condition, so that every rank leaves at the same step")
+    fix = say(
+        "decide together: all_reduce or broadcast the condition, so that every rank leaves at the same step"
+    )
     return _finding(case, "early-exit", message, fix)
 
 
@@ -245,7 +304,9 @@ def uneven_iterations(case: Case) -> Finding | None:
         )  # fmt: skip
     else:
         message = say("the loop at line {line} ended sooner on {outer}; {inner} waits in {call}", **names)
-    fix = say("give every rank the same number of batches: DistributedSampler, drop_last, equal shards, or DDP's join()")
+    fix = say(
+        "give every rank the same number of batches: DistributedSampler, drop_last, equal shards, or DDP's join()"
+    )
     return _finding(case, "uneven-iterations", message, fix)
 
 
@@ -253,13 +314,16 @@ def uneven_iterations(case: Case) -> Finding | None:
 def data_dependent_collective(case: Case) -> Finding | None:
     """Whether a call runs depends on each rank's data."""
     parting = case.parting
-    if parting is None or parting.cause is not Cause.DATA_BRANCH and parting.escape != "continue":
+    if parting is None or (parting.cause is not Cause.DATA_BRANCH and parting.escape != "continue"):
         return None
     message = say(
         "`{test}` (line {line}) came out differently: {inner} went on to {call} at {call_line}, {outer} did not",
         **_names(case),
     )
-    fix = say("make the call on every rank whatever its data (with a zero where there is nothing), or agree on the condition first")
+    fix = say(
+        "make the call on every rank whatever its data (with a zero where there is nothing), "
+        "or agree on the condition first"
+    )
     return _finding(case, "data-dependent-collective", message, fix)
 
 
@@ -272,10 +336,20 @@ def out_of_step(case: Case) -> Finding | None:
     names = _names(case)
     if parting.outer.ended and parting.outer.kind is None:
         message = say("{outer} ended while {inner} waits in {call} at {call_line}", **names)
-        return _finding(case, "early-exit", message, say("find out why {outer} ended before the others", outer=names["outer"]))
+        return _finding(
+            case,
+            "early-exit",
+            message,
+            say("find out why {outer} ended before the others", outer=names["outer"]),
+        )
     message = say(
         "{inner} called {call} at {call_line} where {outer} is at {other_line} instead; the statement that parted "
         "them could not be read",
         **names,
     )
-    return _finding(case, "collective-order", message, say("every rank of a group must make the same calls in the same order"))
+    return _finding(
+        case,
+        "collective-order",
+        message,
+        say("every rank of a group must make the same calls in the same order"),
+    )

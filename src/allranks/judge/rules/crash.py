@@ -1,0 +1,163 @@
+"""Failures of one rank that take the others with them: whose came first, and what it was."""
+
+from __future__ import annotations
+
+import signal as signals
+from typing import TYPE_CHECKING
+
+from ...faults import catalogue
+from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
+from ..case import Case, ranks_text
+from ..failures import Blame, Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BY_SIGNAL: dict[int, Text] = {
+    signals.SIGKILL: say("the out-of-memory killer, a memory limit of the job (cgroup, Slurm), or a person"),
+    signals.SIGSEGV: say("a crash in native code: an extension, a driver, or a version that does not fit"),
+    signals.SIGBUS: say("shared memory that ran out (/dev/shm), or a file cut off while it was mapped"),
+    signals.SIGABRT: say("an assertion in native code"),
+    signals.SIGILL: say("a binary built for another processor"),
+    signals.SIGFPE: say("an arithmetic error in native code"),
+}
+
+
+def verdict(case: Case, failure: Failure) -> Finding:
+    """The finding of a failure that is its rank's own; what followed on the others is its evidence."""
+    make: Callable[[Case, Failure], tuple[str, Text, Text | None]]
+    if failure.exception is not None:
+        make = _known if failure.match is not None else _unknown
+    elif failure.signal is not None:
+        make = _killed
+    else:
+        make = _status
+    fault, message, fix = make(case, failure)
+    ranks = (failure.rank,) if failure.rank is not None else ()
+    return Finding(
+        fault=fault,
+        severity=max(catalogue()[fault].severity, Severity.ERROR, key=lambda s: s.weight),
+        confidence=Confidence.MEASURED if failure.match is None else Confidence.INFERRED,
+        message=message,
+        location=_location(case, failure),
+        ranks=_alike(case, failure) or ranks,
+        evidence=tuple(_evidence(case, failure)),
+        fix=fix,
+    )
+
+
+def _alike(case: Case, failure: Failure) -> tuple[int, ...]:
+    """All ranks that failed by themselves in the same way at the same line: a fault of the program, not of a rank."""
+    if failure.exception is None:
+        return ()
+    key = (failure.exception.type, failure.frames[-1:] and (failure.frames[-1].path, failure.frames[-1].line))
+    return tuple(
+        f.rank
+        for f in case.failures
+        if f.rank is not None and f.blame is Blame.OWN and f.exception is not None
+        and (f.exception.type, f.frames[-1:] and (f.frames[-1].path, f.frames[-1].line)) == key
+    )  # fmt: skip
+
+
+def _location(case: Case, failure: Failure) -> Location | None:
+    """The innermost user line of the exception, or where the rank last was."""
+    if failure.frames:
+        return case.place(failure.frames[-1])
+    if failure.rank is not None and failure.exception is None:
+        state = case.world.ranks[failure.rank]
+        last = next((f for f in reversed(state.stack) if f.user), None)
+        return case.place(last) if last is not None else None
+    return None
+
+
+def _who(failure: Failure) -> Text:
+    return ranks_text((failure.rank,)) if failure.rank is not None else say("the program")
+
+
+def _known(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
+    assert failure.match is not None
+    assert failure.exception is not None
+    message = say(
+        "{who}: {what} ({error})", who=_who(failure), what=failure.match.message, error=_error(failure)
+    )
+    return failure.match.fault, message, failure.match.advice
+
+
+def _unknown(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
+    message = say(
+        "{who} failed first, with {error}; what the other ranks met follows from it",
+        who=_who(failure),
+        error=_error(failure),
+    )
+    return (
+        "child-failed-first",
+        message,
+        say("mend this error; the messages of the other ranks will go with it"),
+    )
+
+
+def _killed(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
+    assert failure.signal is not None
+    try:
+        name = signals.Signals(failure.signal).name
+    except ValueError:
+        name = str(failure.signal)
+    message = say(
+        "{who} was killed by {signal}; what the other ranks met follows from it",
+        who=_who(failure),
+        signal=name,
+    )
+    cause = _BY_SIGNAL.get(failure.signal)
+    return (
+        "killed-by-signal",
+        message,
+        say("most often it is {cause}", cause=cause) if cause is not None else None,
+    )
+
+
+def _status(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
+    deviation = case.deviation
+    if deviation is not None and failure.rank in deviation.missing:
+        message = say(
+            "{who} ended with status {status} while the others went on",
+            who=_who(failure),
+            status=failure.status,
+        )
+        return (
+            "early-exit",
+            message,
+            say("let every rank leave at the same step: agree on the condition with a collective"),
+        )
+    message = say("{who} ended with status {status}", who=_who(failure), status=failure.status)
+    return "child-failed-first", message, None
+
+
+def _error(failure: Failure) -> str:
+    assert failure.exception is not None
+    lines = failure.exception.message.strip().splitlines()
+    first = lines[0] if lines else ""
+    name = failure.exception.type.rpartition(".")[2]
+    return f"{name}: {first[:200]}" if first else name
+
+
+def _evidence(case: Case, failure: Failure) -> list[Evidence]:
+    found = []
+    if failure.exception is not None:
+        lines = (
+            *case.stack_lines(failure.exception.frames),
+            *failure.exception.message.strip().splitlines()[:8],
+        )
+        found.append(Evidence("stack", say("the exception of {who}", who=_who(failure)), lines))
+    after = [f for f in case.failures if f is not failure and f.blame is not Blame.OWN][:8]
+    if after:
+        lines = tuple(f"rank {f.rank}: {_brief(f)}" for f in after)
+        found.append(
+            Evidence("exit", say("what followed"), lines, tuple(f.rank for f in after if f.rank is not None))
+        )
+    return found
+
+
+def _brief(failure: Failure) -> str:
+    if failure.exception is not None:
+        return _error(failure)[:120]
+    return f"signal {failure.signal}" if failure.signal is not None else f"status {failure.status}"

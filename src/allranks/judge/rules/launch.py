@@ -1,0 +1,153 @@
+"""Launch faults: ranks that never come together, and groups that are never ended."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ...findings import Confidence, Evidence, Finding, Location, Severity, say
+from ...world import SETUP, RankState, Site, World
+from ..case import Case, ranks_text, user_frames
+from . import Rules, found
+
+RULES = Rules()
+"""For jobs that are stuck or died before their ranks met."""
+NOTES = Rules()
+"""For jobs that are over: what was left untidy."""
+
+
+def _waiting_to_meet(case: Case) -> list[RankState]:
+    """The ranks stuck in init_process_group."""
+    stuck = [s for s in case.world.ranks.values() if s.wait is not None and s.wait.kind in ("init", "store")]
+    return stuck if case.dead or case.final else []
+
+
+def _init_site(world: World, state: RankState) -> Site:
+    setup = state.histories.get(SETUP)
+    first = world.kind(setup.kinds[0]) if setup is not None and setup.kinds else None
+    return first.site if first is not None and first.site else user_frames(state.stack)
+
+
+def _place(case: Case, state: RankState) -> Location | None:
+    site = _init_site(case.world, state)
+    return case.place(site[-1]) if site else None
+
+
+def _settings(state: RankState) -> dict[str, Any]:
+    """What init_process_group was given on this rank, from its arguments or the environment."""
+    arguments = state.facts.get("init_arguments") or {}
+    return dict(arguments)
+
+
+def _rows(states: list[RankState], *names: str) -> tuple[str, ...]:
+    return tuple(f"rank {s.rank}: " + ", ".join(f"{n}={_settings(s).get(n)}" for n in names) for s in states)
+
+
+@RULES.finds("rank-env-conflict")
+def world_sizes_differ(case: Case) -> Finding | None:
+    """Ranks that gave other world sizes, or one rank number twice."""
+    states = [s for s in case.world.ranks.values() if _settings(s).get("world_size")]
+    sizes = Counter(_settings(s)["world_size"] for s in states)
+    twice = sorted({r for s in states for r in s.facts.get("same_rank", ())})
+    if len(sizes) < 2 and not twice:
+        return None
+    if twice:
+        message = say("two processes say that they are {ranks}", ranks=ranks_text(tuple(twice)))
+    else:
+        message = say(
+            "the ranks were given different world sizes: {sizes}", sizes=", ".join(map(str, sorted(sizes)))
+        )
+    rare = min(sizes.values(), default=0)
+    odd = tuple(twice) or tuple(s.rank for s in states if sizes[_settings(s)["world_size"]] == rare)
+    return _found(case, "rank-env-conflict", message, states, odd, "rank", "world_size")
+
+
+@RULES.finds("rendezvous-unreachable")
+def addresses_differ(case: Case) -> Finding | None:
+    """Ranks that wait for each other at different addresses."""
+    stuck = _waiting_to_meet(case)
+    addresses = Counter(a for s in stuck if (a := _settings(s).get("address")))
+    if len(addresses) < 2:
+        return None
+    shown = ", ".join(str(address) for address in addresses)
+    message = say(
+        "the ranks look for each other at different addresses ({addresses}), so none finds the others",
+        addresses=shown,
+    )
+    return _found(case, "rendezvous-unreachable", message, stuck, tuple(s.rank for s in stuck), "address")
+
+
+@RULES.finds("rank-env-conflict")
+def too_few_started(case: Case) -> Finding | None:
+    """A world larger than the number of processes that the launch starts."""
+    stuck = _waiting_to_meet(case)
+    started = [a["nprocs"] for a in case.world.agents if a.get("nprocs")]
+    sizes = {_settings(s).get("world_size") for s in stuck}
+    if not stuck or len(sizes) != 1:
+        return None
+    size = sizes.pop()
+    absent = sorted({p for s in stuck if s.wait for p in s.wait.peers if p not in case.world.ranks})
+    if not absent or not isinstance(size, int):
+        return None
+    count = started[0] if started else len(case.world.ranks)
+    message = say(
+        "init_process_group waits for {size} ranks, and this launch started {count} processes: "
+        "{absent} will never come",
+        size=size, count=count, absent=ranks_text(tuple(absent)),
+    )  # fmt: skip
+    return _found(
+        case, "rank-env-conflict", message, stuck, tuple(s.rank for s in stuck), "rank", "world_size"
+    )
+
+
+@RULES.finds("rendezvous-unreachable")
+def never_met(case: Case) -> Finding | None:
+    """Ranks stuck in init_process_group for ranks that ended or never came."""
+    stuck = _waiting_to_meet(case)
+    if not stuck:
+        return None
+    missing = tuple(sorted({p for s in stuck if s.wait for p in s.wait.peers}))
+    message = say(
+        "{ranks} waits in init_process_group for {missing}, which is not there",
+        ranks=ranks_text(tuple(s.rank for s in stuck)),
+        missing=ranks_text(missing) if missing else say("the others"),
+    )
+    return _found(case, "rendezvous-unreachable", message, stuck, missing, "rank", "world_size", "address")
+
+
+def _found(
+    case: Case, fault: str, message: Any, states: list[RankState], ranks: tuple[int, ...], *names: str
+) -> Finding:
+    fix = {
+        "rank-env-conflict": say(
+            "start as many processes as the world size says, and let one place set both: "
+            "torchrun sets RANK and WORLD_SIZE"
+        ),
+        "rendezvous-unreachable": say(
+            "choose MASTER_ADDR and MASTER_PORT once, before the processes are started, and give all of them the same"
+        ),
+    }[fault]  # fmt: skip
+    return found(
+        fault, message, _place(case, states[0]), ranks=ranks,
+        confidence=Confidence.PROVED if case.dead else Confidence.MEASURED, severity=Severity.ERROR,
+        evidence=(Evidence("environment", say("what each rank was given"), _rows(states[:16], *names)), case.cycle()),
+        fix=fix,
+    )  # fmt: skip
+
+
+@NOTES.finds("process-group-not-destroyed")
+def group_not_destroyed(case: Case) -> Finding | None:
+    """Ranks that ended cleanly with a live process group."""
+    left = [
+        s for s in case.world.ranks.values()
+        if s.exit is not None and s.exit.clean and s.exit.exception is None
+        and s.facts.get("group_alive") and not s.facts.get("destroyed")
+    ]  # fmt: skip
+    if not left or any(f.rank is not None for f in case.failures):
+        return None
+    return found(
+        "process-group-not-destroyed",
+        say("{ranks} ended without destroy_process_group", ranks=ranks_text(tuple(s.rank for s in left))),
+        _place(case, left[0]), ranks=tuple(s.rank for s in left),
+        fix=say("call torch.distributed.destroy_process_group() at the end of the program"),
+    )  # fmt: skip
