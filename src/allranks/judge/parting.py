@@ -10,6 +10,7 @@ handled, loaders that ran dry, the line at which a rank left.
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING
@@ -268,6 +269,9 @@ class _Weigher:
             kind = self._varies(control.line).kind
             if kind in _BY_RANK:
                 yield self._made(90, Cause.RANK_BRANCH, control.node, by_rank=True, wrapper=wrapper)
+            elif kind is flow.Kind.UNKNOWN and _names_rank(control.node):
+                # The source could not be followed, but its author says what the test is about.
+                yield self._made(66, Cause.RANK_BRANCH, control.node, wrapper=wrapper)
             else:
                 yield self._made(_WEIGHT[kind], Cause.DATA_BRANCH, control.node)
         elif control.is_loop:
@@ -276,18 +280,28 @@ class _Weigher:
             yield from self._guard(control.node)
 
     def _loop(self, node: ast.stmt) -> Iterator[_Candidate]:
-        turns = loop_turns(self.world, self.frame.path, node.lineno, (*self.inner.ranks, *self.outer.ranks))
-        mine = max((turns.get(r, (0, False))[0] for r in self.inner.ranks), default=0)
-        theirs = [turns[r] for r in self.outer.ranks if r in turns]
-        counts = {rank: count for rank, (count, _) in turns.items()}
         cause = Cause.LOOP if places.is_step_loop(node) else Cause.DATA_BRANCH
-        if theirs and all(dry and count < mine for count, dry in theirs):
-            yield self._made(85, cause, node, certain=True, turns=counts)
-        elif theirs and min(count for count, _ in theirs) >= mine:
-            yield self._made(1, cause, node, turns=counts)  # as many turns on both sides: not this loop
-        else:
+        turns = loop_turns(self.world, self.frame.path, node.lineno, (*self.inner.ranks, *self.outer.ranks))
+        short = self._ran_short(turns)
+        if short is None:
             kind = self._varies(node.lineno).kind
-            yield self._made(_WEIGHT[kind] - 4, cause, node, turns=counts, by_rank=kind in _BY_RANK)
+            yield self._made(_WEIGHT[kind] - 4, cause, node, by_rank=kind in _BY_RANK)
+        elif short:
+            last = min(len(rows) for rows in turns.values()) - 1
+            counts = {rank: rows[last][0] for rank, rows in turns.items()}
+            yield self._made(85, cause, node, certain=True, turns=counts)
+
+    def _ran_short(self, turns: dict[int, list[tuple[int, bool]]]) -> bool | None:
+        """True when the loop ended by itself on the outer side with fewer turns than the inner side made; None when
+        the turns of both sides are not known."""
+        mine = [turns[r] for r in self.inner.ranks if r in turns]
+        theirs = [turns[r] for r in self.outer.ranks if r in turns]
+        if not mine or not theirs:
+            return None
+        return all(
+            any(dry and count < made for (count, dry), (made, _) in zip(rows, mine[0], strict=False))
+            for rows in theirs
+        )
 
     def _guard(self, node: ast.Try) -> Iterator[_Candidate]:
         for handler in filter(_catches_errors, filter(places.swallows, node.handlers)):
@@ -343,15 +357,13 @@ class _Weigher:
         )
 
     def _ran_dry(self, controls: list[Control]) -> bool:
-        """True when the outer side's loader for the innermost loop ended by itself, with fewer turns."""
-        for control in reversed(controls):
-            if control.is_loop:
-                turns = loop_turns(
-                    self.world, self.frame.path, control.line, (*self.inner.ranks, *self.outer.ranks)
-                )
-                mine = max((turns.get(r, (0, False))[0] for r in self.inner.ranks), default=0)
-                return any(turns[r][1] and turns[r][0] < mine for r in self.outer.ranks if r in turns)
-        return False
+        """True when a loop around the call ended by itself on the outer side, so that nothing had to leave it."""
+        ranks = (*self.inner.ranks, *self.outer.ranks)
+        return any(
+            self._ran_short(loop_turns(self.world, self.frame.path, control.line, ranks))
+            for control in controls
+            if control.is_loop
+        )
 
 
 _BY_RANK = frozenset({flow.Kind.RANK, flow.Kind.NODE, flow.Kind.GROUP})
@@ -365,6 +377,20 @@ _WEIGHT = {
 }
 
 
+_RANK_NAMES = re.compile(
+    r"(^|_)(rank|main|master|primary|chief|leader)(_|$|\d)|rank0|rank_?zero", re.IGNORECASE
+)
+
+
+def _names_rank(node: ast.stmt) -> bool:
+    """True when the test of an if names a rank or the main process."""
+    if not isinstance(node, ast.If):
+        return False
+    names = [n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)]
+    names += [n.attr for n in ast.walk(node.test) if isinstance(n, ast.Attribute)]
+    return any(_RANK_NAMES.search(name) for name in names)
+
+
 def _catches_errors(handler: ast.ExceptHandler) -> bool:
     """False for handlers of what is not an error of a step: an interrupt, the end of an iterator."""
     names = ast.unparse(handler.type) if handler.type is not None else ""
@@ -375,26 +401,28 @@ def _catches_errors(handler: ast.ExceptHandler) -> bool:
     )
 
 
-def loop_turns(world: World, path: str, line: int, ranks: tuple[int, ...]) -> dict[int, tuple[int, bool]]:
-    """Turns of the loop whose iterable is drawn at `path`:`line`, for each rank that the run counted them for:
-    (batches drawn over all epochs, True when the last iterator ran dry)."""
-    found: dict[int, tuple[int, bool]] = {}
+def loop_turns(
+    world: World, path: str, line: int, ranks: tuple[int, ...]
+) -> dict[int, list[tuple[int, bool]]]:
+    """Turns of the loop whose iterable is drawn at `path`:`line`, for each rank that the run counted them for: for
+    each time that the loop was begun (batches drawn, True when it ran dry)."""
+    found: dict[int, list[tuple[int, bool]]] = {}
     for rank in ranks:
         state = world.ranks.get(rank)
         rows = [
-            row
+            (int(row["drawn"]), bool(row["exhausted"]))
             for row in (state.facts.get("loaders", ()) if state else ())
             if any(frame.path == path and frame.line == line for frame in row["site"][-1:])
         ]
         if rows:
-            found[rank] = (sum(row["drawn"] for row in rows), bool(rows[-1]["exhausted"]))
+            found[rank] = rows
     return found
 
 
-def _drawn(state: RankState) -> tuple[tuple[str, int, int], ...]:
-    """What a rank drew from its loaders, by the line that iterates: for comparing ranks."""
-    totals: dict[tuple[str, int], int] = {}
+def _drawn(state: RankState) -> dict[tuple[str, int], list[int]]:
+    """What a rank drew from its loaders each time, by the line that iterates."""
+    drawn: dict[tuple[str, int], list[int]] = {}
     for row in state.facts.get("loaders", ()):
         for frame in row["site"][-1:]:
-            totals[frame.path, frame.line] = totals.get((frame.path, frame.line), 0) + row["drawn"]
-    return tuple((path, line, count) for (path, line), count in sorted(totals.items()))
+            drawn.setdefault((frame.path, frame.line), []).append(int(row["drawn"]))
+    return drawn
