@@ -118,3 +118,9 @@ def test_ranks_may_end_their_groups_one_by_one_but_must_make_them_together() -> 
     found = first_deviation(world.world)
     assert found is not None
     assert (found.group.name, found.position, found.missing) == ("0/setup", 1, (1,))
+
+
+def test_a_group_with_local_synchronization_is_its_members_affair() -> None:
+    make = call("new_group", "main:5", detail="[0, 1] local")
+    world = Builder(3).calls(0, [make], group="0/setup").calls(1, [make], group="0/setup")
+    assert first_deviation(world.world) is None

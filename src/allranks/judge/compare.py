@@ -129,9 +129,13 @@ class _Look:
         return None
 
     def _counts(self, group: Group, calls: dict[int, int]) -> bool:
-        """Of the set-up calls only those that make a group must be made by all: ranks may end theirs one by one."""
-        return group.name != SETUP or any(
-            self.world.kinds[call].signature.op in ("new_group", "split_group") for call in calls.values()
+        """Of the set-up calls only those that make a group must be made by all: ranks may end theirs one by one, and
+        with use_local_synchronization only the members make a group."""
+        if group.name != SETUP:
+            return True
+        made = [self.world.kinds[call].signature for call in calls.values()]
+        return any(s.op in ("new_group", "split_group") for s in made) and not any(
+            (s.detail or "").endswith("local") for s in made
         )
 
     def _mismatch(self, ids: list[int]) -> str | None:
