@@ -62,7 +62,7 @@ class Signature:
     @property
     def is_p2p(self) -> bool:
         """True for point-to-point calls."""
-        return self.op in ("send", "recv", "recv_any")
+        return self.op in ("send", "recv", "recv_any", "send_object", "recv_object")
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,28 @@ def test_a_barrier_that_the_others_answer_with_the_next_step(tmp_path: Path) -> 
     assert job.verdict() == ("rank-conditional-collective", job.line("test"), (0,))
 
 
+@pytest.mark.parametrize("guard", ["return", "return None"])
+def test_a_return_of_the_other_ranks_above_the_call_is_the_same_branch(tmp_path: Path, guard: str) -> None:
+    job = Job(
+        tmp_path,
+        f"""
+        def log(loss):
+            if dist.get_rank() != 0:  # test
+                {guard}
+            dist.all_reduce(loss)  # reduce
+
+        def main():
+            for step in range(10):
+                train(step)  # step
+                log(loss)  # log
+        """,
+    )
+    step = job.call("allreduce", "step", inside="DDP.backward", shape=((10,),))
+    job.build.calls(0, [step, job.call("allreduce", "log", "reduce", shape=((1,),))]).blocked(0)
+    job.build.calls(1, [step, step]).blocked(1)
+    assert job.verdict(final=True) == ("rank-conditional-collective", job.line("test"), (0,))
+
+
 EVALUATE = """
     def evaluate(model, loader):
         for x in loader:  # turns

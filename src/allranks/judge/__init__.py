@@ -70,8 +70,12 @@ def _deviation(world: World, settled: bool) -> Deviation | None:
 
 def _root(case: Case) -> Finding | None:
     """The root cause of a job that is dead or over: whoever failed first by itself, or where the ranks parted."""
+    refused = launch.ARGUMENTS.first(case)
+    if refused is not None:
+        return refused
     own = next((f for f in case.failures if f.blame is Blame.OWN), None)
-    if own is not None and _comes_first(case, own):
+    left = own is not None and own.exception is None and own.signal is None
+    if own is not None and _comes_first(case, own) and not (left and case.deviation):
         return crash.verdict(case, own)
     if case.deviation is not None:
         finding = waiting.RULES.first(case)

@@ -255,8 +255,13 @@ class _Weigher:
     frame: Frame
     shared: bool
 
-    def _varies(self, line: int) -> flow.Variation:
-        return flow.variation(self.program, self.frame.path, line)
+    def _kind(self, node: ast.stmt) -> tuple[flow.Kind, bool]:
+        """How the test or iterable of `node` differs between ranks, and whether the source shows it: where it cannot
+        be followed, its names may still say that it is about the rank."""
+        kind = flow.variation(self.program, self.frame.path, node.lineno).kind
+        if kind is flow.Kind.UNKNOWN and _names_rank(node):
+            return flow.Kind.RANK, False
+        return kind, kind is not flow.Kind.UNKNOWN
 
     def _made(
         self, score: int, cause: Cause, node: ast.stmt | ast.ExceptHandler, **more: object
@@ -266,12 +271,10 @@ class _Weigher:
     def control(self, control: Control, wrapper: bool) -> Iterator[_Candidate]:
         """Candidates that a statement around the call gives."""
         if control.is_branch:
-            kind = self._varies(control.line).kind
+            kind, known = self._kind(control.node)
             if kind in _BY_RANK:
-                yield self._made(90, Cause.RANK_BRANCH, control.node, by_rank=True, wrapper=wrapper)
-            elif kind is flow.Kind.UNKNOWN and _names_rank(control.node):
-                # The source could not be followed, but its author says what the test is about.
-                yield self._made(66, Cause.RANK_BRANCH, control.node, wrapper=wrapper)
+                score = 90 if known else 66
+                yield self._made(score, Cause.RANK_BRANCH, control.node, by_rank=known, wrapper=wrapper)
             else:
                 yield self._made(_WEIGHT[kind], Cause.DATA_BRANCH, control.node)
         elif control.is_loop:
@@ -284,8 +287,8 @@ class _Weigher:
         turns = loop_turns(self.world, self.frame.path, node.lineno, (*self.inner.ranks, *self.outer.ranks))
         short = self._ran_short(turns)
         if short is None:
-            kind = self._varies(node.lineno).kind
-            yield self._made(_WEIGHT[kind] - 4, cause, node, by_rank=kind in _BY_RANK)
+            kind, known = self._kind(node)
+            yield self._made(_WEIGHT[kind] - 4, cause, node, by_rank=known and kind in _BY_RANK)
         elif short:
             last = min(len(rows) for rows in turns.values()) - 1
             counts = {rank: rows[last][0] for rank, rows in turns.items()}
@@ -322,7 +325,14 @@ class _Weigher:
         return None
 
     def _same_turns(self) -> bool:
-        """True when both sides drew as much from every loader they share: no loop ran short, so a turn was skipped."""
+        """True when the outer side drew a batch for which it made no call, or as much as the inner side from every
+        loader they share: no loop ran short, so a turn was skipped."""
+        if any(
+            _idle(self.world.ranks[r]) - _idle(self.world.ranks[i])
+            for r in self.outer.ranks
+            for i in self.inner.ranks
+        ):
+            return True
         drawn = [
             _drawn(self.world.ranks[r])
             for r in (*self.inner.ranks, *self.outer.ranks)
@@ -339,14 +349,21 @@ class _Weigher:
         if self._left_at(escape):
             yield self._made(100, Cause.ESCAPE, escape.node, escape=escape.kind, certain=True)
             return
-        kind = self._varies(escape.branch.lineno).kind if escape.branch is not None else flow.Kind.UNIFORM
-        score = _WEIGHT[kind] + 10
+        kind, known = self._kind(escape.branch) if escape.branch is not None else (flow.Kind.UNIFORM, True)
+        score = _WEIGHT[kind] + (10 if known else 2)
         if escape.kind in ("break", "return") and self._ran_dry(controls):
             score -= 60
-        if escape.kind == "continue" and kind not in _BY_RANK:
+        if kind in _BY_RANK and (
+            escape.kind == "continue" or (escape.kind == "return" and not self.outer.ended)
+        ):
+            # `if rank != 0: return` above a call is the same branch as `if rank == 0:` around it.
+            yield self._made(score + 8, Cause.RANK_BRANCH, escape.branch or escape.node, by_rank=known)
+        elif escape.kind == "continue":
             yield self._made(score - 8, Cause.DATA_BRANCH, escape.branch or escape.node, escape="continue")
         else:
-            yield self._made(score, Cause.ESCAPE, escape.node, escape=escape.kind, by_rank=kind in _BY_RANK)
+            yield self._made(
+                score, Cause.ESCAPE, escape.node, escape=escape.kind, by_rank=known and kind in _BY_RANK
+            )
 
     def _left_at(self, escape: Escape) -> bool:
         """True when the outer side was last seen at this very statement."""
@@ -417,6 +434,16 @@ def loop_turns(
         if rows:
             found[rank] = rows
     return found
+
+
+def _idle(state: RankState) -> frozenset[tuple[str, int]]:
+    """The lines that draw batches, some of which were followed by no call at all before the next was drawn."""
+    return frozenset(
+        (frame.path, frame.line)
+        for row in state.facts.get("loaders", ())
+        if row.get("without_calls")
+        for frame in row["site"][-1:]
+    )
 
 
 def _drawn(state: RankState) -> dict[tuple[str, int], list[int]]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
 from ...findings import Confidence, Evidence, Finding, Location, Severity, say
-from ...world import SETUP, RankState, Site, World
+from ...world import RankState, Site
 from ..case import Case, ranks_text, user_frames
 from . import Rules, found
 
 RULES = Rules()
 """For jobs that are stuck or died before their ranks met."""
+ARGUMENTS = Rules()
+"""For programs that refused their command line before anything else."""
 NOTES = Rules()
 """For jobs that are over: what was left untidy."""
 
@@ -22,14 +25,9 @@ def _waiting_to_meet(case: Case) -> list[RankState]:
     return stuck if case.dead or case.final else []
 
 
-def _init_site(world: World, state: RankState) -> Site:
-    setup = state.histories.get(SETUP)
-    first = world.kind(setup.kinds[0]) if setup is not None and setup.kinds else None
-    return first.site if first is not None and first.site else user_frames(state.stack)
-
-
 def _place(case: Case, state: RankState) -> Location | None:
-    site = _init_site(case.world, state)
+    """Where the rank called init_process_group."""
+    site: Site = tuple(state.facts.get("init_site", ())) or user_frames(state.stack)
     return case.place(site[-1]) if site else None
 
 
@@ -41,6 +39,34 @@ def _settings(state: RankState) -> dict[str, Any]:
 
 def _rows(states: list[RankState], *names: str) -> tuple[str, ...]:
     return tuple(f"rank {s.rank}: " + ", ".join(f"{n}={_settings(s).get(n)}" for n in names) for s in states)
+
+
+@ARGUMENTS.finds("local-rank-argument")
+def local_rank_argument(case: Case) -> Finding | None:
+    """The launcher passed --local-rank or --local_rank, and the script's parser does not know it or wanted it."""
+    processes = [(s.rank, s.facts) for s in case.world.ranks.values()]
+    processes += [(-1, a.get("facts", {})) for a in case.world.agents]
+    refused = [(rank, facts["argparse"]) for rank, facts in processes if _LOCAL_RANK.search(_refusal(facts))]
+    if not refused:
+        return None
+    first = refused[0][1]
+    return found(
+        "local-rank-argument",
+        say("the script refused its command line: {error}", error=first["message"]),
+        case.place(first["site"][-1]) if first["site"] else None,
+        ranks=tuple(rank for rank, _ in refused if rank >= 0), severity=Severity.ERROR,
+        fix=say(
+            "read LOCAL_RANK from the environment, which every launcher of PyTorch sets, and accept both spellings: "
+            'add_argument("--local-rank", "--local_rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))'
+        ),
+    )  # fmt: skip
+
+
+_LOCAL_RANK = re.compile(r"--?local[-_]rank")
+
+
+def _refusal(facts: dict[str, Any]) -> str:
+    return str(facts.get("argparse", {}).get("message", ""))
 
 
 @RULES.finds("rank-env-conflict")
@@ -132,6 +158,23 @@ def _found(
         confidence=Confidence.PROVED if case.dead else Confidence.MEASURED, severity=Severity.ERROR,
         evidence=(Evidence("environment", say("what each rank was given"), _rows(states[:16], *names)), case.cycle()),
         fix=fix,
+    )  # fmt: skip
+
+
+@NOTES.finds("group-membership")
+def collective_of_an_outsider(case: Case) -> Finding | None:
+    """A collective on a group that the calling rank is not in: PyTorch warns and does nothing."""
+    calls = [(s.rank, row) for s in case.world.ranks.values() for row in s.facts.get("outsider_calls", ())]
+    if not calls:
+        return None
+    first = calls[0][1]
+    ranks = tuple(sorted({rank for rank, row in calls if row["site"] == first["site"]}))
+    return found(
+        "group-membership",
+        say("{ranks} called {op} on a group that it is not in: the call does nothing there", ranks=ranks_text(ranks), op=first["op"]),
+        case.place(first["site"][-1]) if first["site"] else None,
+        ranks=ranks, severity=Severity.WARNING,
+        fix=say("call it on the members only, or use a group that holds every rank that calls"),
     )  # fmt: skip
 
 
