@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
 from worlds import SECOND, Builder
 
-from allranks.findings import Finding
 from allranks.judge import judge
 from allranks.world import CallKind, ExceptionInfo, Exit, Frame, Signature, Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from allranks.findings import Finding
 
 HEAD = """\
 import torch
@@ -222,7 +226,8 @@ def test_a_loader_that_ran_dry_sooner(tmp_path: Path) -> None:
     job.loader(0, "turns", 6, exhausted=False).loader(1, "turns", 5)
     verdict, finding = job.told(final=True)
     assert verdict == ("uneven-iterations", job.line("turns"), (1,))
-    assert "5 turns" in str(finding.message) and "6" in str(finding.message)
+    assert "5 turns" in str(finding.message)
+    assert "6" in str(finding.message)
 
 
 SKIP = """

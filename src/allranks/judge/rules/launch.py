@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...findings import Confidence, Evidence, Finding, Location, Severity, say
-from ...world import RankState, Site
 from ..case import Case, ranks_text, user_frames
 from . import Rules, found
+
+if TYPE_CHECKING:
+    from ...world import RankState, Site
 
 RULES = Rules()
 """For jobs that are stuck or died before their ranks met."""
