@@ -173,7 +173,10 @@ def collective_of_an_outsider(case: Case) -> Finding | None:
     ranks = tuple(sorted({rank for rank, row in calls if row["site"] == first["site"]}))
     return found(
         "group-membership",
-        say("{ranks} called {op} on a group that it is not in: the call does nothing there", ranks=ranks_text(ranks), op=first["op"]),
+        say(
+            "{ranks} called {op} on a group that it is not in: the call does nothing there",
+            ranks=ranks_text(ranks), op=first["op"],
+        ),
         case.place(first["site"][-1]) if first["site"] else None,
         ranks=ranks, severity=Severity.WARNING,
         fix=say("call it on the members only, or use a group that holds every rank that calls"),
