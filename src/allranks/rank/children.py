@@ -1,0 +1,50 @@
+"""How the children of this process ended: only a parent learns it, and it tells the host."""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+
+def wrap_subprocess(guest, subprocess) -> None:
+    """Every child that `subprocess` reaps."""
+    original = subprocess.Popen._handle_exitstatus
+
+    @functools.wraps(original)
+    def _handle_exitstatus(self, *args, **kwargs):
+        result = original(self, *args, **kwargs)
+        guest.reaped(self.pid, self.returncode)
+        return result
+
+    subprocess.Popen._handle_exitstatus = _handle_exitstatus
+
+
+def wrap_popen_fork(guest, popen_fork) -> None:
+    """Every child that `multiprocessing` reaps (fork and spawn)."""
+    original = popen_fork.Popen.poll
+
+    @functools.wraps(original)
+    def poll(self, *args, **kwargs):
+        before = self.returncode
+        result = original(self, *args, **kwargs)
+        if before is None and self.returncode is not None:
+            guest.reaped(self.pid, self.returncode)
+        return result
+
+    popen_fork.Popen.poll = poll
+
+
+def wrap_signals(guest, os) -> None:
+    """`os.kill` and `os.killpg`: who ended whom; a rank that a launcher ended is a victim."""
+    for name in ("kill", "killpg"):
+        setattr(os, name, _signalling(guest, getattr(os, name)))
+
+
+def _signalling(guest, function):
+    @functools.wraps(function)
+    def signal_call(pid, number):
+        if number:
+            guest.signalled(int(pid), int(number), sys._getframe(1))
+        return function(pid, number)
+
+    return signal_call

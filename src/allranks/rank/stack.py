@@ -1,0 +1,189 @@
+"""Python frames: whose they are, what stands on them, and which call sites have been seen.
+
+Frames are walked, never formatted: a code object is described once and from then on known by a number.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+USER, TORCH, LIBRARY, GUEST = 0, 1, 2, 3
+"""Whose code a frame runs."""
+
+KEY_DEPTH = 32
+"""How many frames tell two call sites apart; what lies further out is taken from the first that came."""
+SITE_DEPTH = 200
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_CWD = os.getcwd()
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_BIN = os.path.join(sys.prefix, "bin") + os.sep
+
+
+class Code:
+    """What is known of one code object. It holds the object, so that its id stays its own."""
+
+    __slots__ = ("code", "first_line", "function", "owner", "path")
+
+    def __init__(self, code) -> None:
+        self.code = code
+        path = code.co_filename
+        if not path.startswith("<"):
+            path = os.path.abspath(os.path.join(_CWD, path))
+        self.path = path
+        self.function = getattr(code, "co_qualname", code.co_name)
+        self.first_line = code.co_firstlineno
+        self.owner = _owner(path)
+
+
+def _owner(path: str) -> int:
+    if path.startswith(_HERE):
+        return GUEST
+    if path.startswith("<"):  # <string>, <frozen importlib>; but notebooks and consoles are the user's
+        return USER if path.startswith(("<stdin", "<ipython")) else LIBRARY
+    if path.startswith(_torch_folder()):
+        return TORCH
+    if path.startswith((_STDLIB, _BIN)) or "/site-packages/" in path or "/dist-packages/" in path:
+        return LIBRARY
+    return USER
+
+
+def _torch_folder() -> str:
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) + os.sep if file else "\0"
+
+
+_codes = {}
+
+
+def describe(code) -> Code:
+    """The description of a code object, made once."""
+    found = _codes.get(id(code))
+    if found is None or found.code is not code:
+        found = _codes[id(code)] = Code(code)
+    return found
+
+
+def site_key(frame, depth: int) -> int:
+    """A number that tells call sites apart: code and instruction of the innermost `depth` frames."""
+    key = []
+    add = key.append
+    while frame is not None and depth:
+        add(id(frame.f_code))
+        add(frame.f_lasti)
+        frame = frame.f_back
+        depth -= 1
+    return hash(tuple(key))
+
+
+def walk(frame) -> list:
+    """The frames from `frame` outwards as (Code, line), innermost first, the guest's own left out."""
+    found = []
+    while frame is not None and len(found) < SITE_DEPTH:
+        code = describe(frame.f_code)
+        if code.owner != GUEST:
+            found.append((code, frame.f_lineno or code.first_line))
+        frame = frame.f_back
+    return found
+
+
+def rows(walked: list) -> list:
+    """Walked frames as the host reads them, outermost first: (path, line, function, first line, is the user's)."""
+    return [(c.path, line, c.function, c.first_line, c.owner == USER) for c, line in reversed(walked)]
+
+
+def user_rows(walked: list) -> list:
+    """The user's frames of a stack, outermost first; the nearest frame where there are none."""
+    mine = [pair for pair in walked if pair[0].owner == USER]
+    if not mine:
+        mine = [
+            pair
+            for pair in walked
+            if pair[0].owner == LIBRARY and not pair[0].path.startswith(("<", _STDLIB))
+        ][:1]
+    return rows(mine or walked[:1])
+
+
+_PLAIN = (
+    "torch/distributed/distributed_c10d.py",
+    "torch/distributed/c10d_logger.py",
+    "torch/distributed/nn/functional.py",
+    "torch/distributed/_functional_collectives.py",
+    "torch/distributed/device_mesh.py",
+)
+"""Files whose functions are collectives by name: who calls them knows that he communicates."""
+
+_INSIDE = (
+    ("SyncBatchNorm", ("torch/nn/modules/_functions.py", "torch/nn/modules/batchnorm.py")),
+    ("FSDP", ("torch/distributed/fsdp/", "torch/distributed/_composable/fsdp/")),
+    ("DTensor", ("torch/distributed/tensor/", "torch/distributed/_tensor/")),
+    ("checkpoint", ("torch/distributed/checkpoint/",)),
+    ("ZeroRedundancyOptimizer", ("torch/distributed/optim/",)),
+    ("Join", ("torch/distributed/algorithms/join.py",)),
+    ("pipeline", ("torch/distributed/pipelining/",)),
+)
+
+
+def inside(walked: list) -> str:
+    """What communicates on the user's behalf at this stack: "DDP.forward", "SyncBatchNorm", ..., the name of a
+    package in site-packages; "" where the user's line names the collective itself."""
+    between = []
+    for code, _ in walked:
+        if code.owner == USER:
+            break
+        if not code.path.endswith(_PLAIN):
+            between.append(code)
+    if not between:
+        return ""
+    backward = any(
+        c.path.endswith(("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py"))
+        for c in between
+    )
+    for name, marks in _INSIDE:
+        if any(mark in c.path for c in between for mark in marks):
+            return name
+    for code in between:
+        if code.path.endswith("torch/nn/parallel/distributed.py"):
+            method = code.function.rsplit(".", 1)[-1]
+            built = any(c.function.endswith("__init__") and c.path == code.path for c in between)
+            return (
+                "DDP.__init__"
+                if built
+                else "DDP.backward"
+                if backward
+                else "DDP.join"
+                if "join" in method
+                else "DDP.forward"
+            )
+    for code in between:
+        if code.owner == LIBRARY and "-packages/" in code.path:
+            return code.path.split("-packages/", 1)[1].split("/", 1)[0].split(".", 1)[0]
+    if backward:
+        return "DDP.backward"
+    return between[-1].function
+
+
+_SIMPLE = (int, bool, float, str, type(None))
+
+
+def simple_locals(frame) -> dict:
+    """A frame's variables of simple type, and `len(x)` of lists, tuples, dicts and sets; never calls user code."""
+    values = frame.f_locals
+    found = {}
+    for name, value in list(values.items())[:200]:
+        kind = type(value)
+        if kind in _SIMPLE:
+            found[name] = value if kind is not str else value[:80]
+        elif kind in (list, tuple, dict, set):
+            found["len(%s)" % name] = len(value)
+    release(frame, values)
+    return found
+
+
+def release(frame, values) -> None:
+    """Empties the snapshot that reading `f_locals` left on a function's frame before Python 3.13: it would keep the
+    user's tensors alive. Module frames have no snapshot, their locals are the real ones."""
+    if sys.version_info < (3, 13) and frame.f_code.co_flags & 0x1:  # CO_OPTIMIZED
+        values.clear()

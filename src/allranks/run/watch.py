@@ -1,0 +1,338 @@
+"""The loop around a running job: read, see who is blocked, judge, and end the job when it is proved dead."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..findings import BlindSpot, Finding, Report, Severity, say
+from ..world import RankState, World
+from . import process
+from .collect import Collector
+from .expect import Expectation
+from .launch import Job, environment, exit_status
+from .server import Server
+from .standing import Standing, absent_from
+from .summary import summary
+
+if TYPE_CHECKING:
+    from .guest import Guest
+
+TICK_S = 0.05
+LOOK_AROUND_S = 1.0
+CONFIRM_S = 0.6
+"""How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
+DEAD = 4
+"""Exit status of a run that was ended because it was proved dead."""
+
+Judge = Callable[..., "list[Finding]"]
+Live = Callable[[World], None]
+Sink = Callable[[Report], None]
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What the judge said last, and when the job was found dead."""
+
+    findings: list[Finding] = field(default_factory=list)
+    dead: bool = False
+    time_ns: int = 0
+    since_ns: int = 0
+
+
+class Watch:
+    """One run of one command."""
+
+    def __init__(
+        self, job: Job, server: Server, root: str, judge: Judge, dead: Callable[[World], bool]
+    ) -> None:
+        self.job = job
+        self.server = server
+        self.collector = Collector(root)
+        self.expectation = Expectation(self.collector, job)
+        self.judge = judge
+        self.dead = dead
+        self.standings: dict[Guest, Standing] = {}
+        self.verdict = Verdict()
+        self.problems: list[BlindSpot] = []
+        self._number = 0
+        self._judged: object = None
+        self._next_judgement = 0.0
+        self._look_around_at = 0.0
+
+    # One turn
+
+    def turn(self) -> None:
+        """Takes in all that is new."""
+        self.server.arrived.wait(TICK_S)
+        self.refresh()
+        for standing in self._living():
+            if standing.due():
+                self._number += 1
+                standing.ask(self._number)
+
+    def refresh(self) -> World:
+        """Messages, rings and processes into the world."""
+        collector = self.collector
+        collector.take(self.server.take())
+        self.job.poll()
+        for pid, status in list(self.job.statuses.items()):
+            if pid not in collector.statuses:
+                collector.reaped(pid, status)
+        collector.look()
+        now = time.monotonic()
+        if now >= self._look_around_at:
+            self._look_around_at = now + LOOK_AROUND_S
+            self.expectation.look_around()
+        world = collector.update()
+        for standing in self._living():
+            standing.moved()
+        answers, collector.answers = collector.answers, []
+        for guest, number, answer in answers:
+            self._answer(guest, number, answer)
+        for rank, guest in collector.ranks.items():
+            self._stand(world.ranks[rank], guest)
+        self.expectation.fill(world)
+        for state in world.ranks.values():
+            if state.wait is not None and state.wait.kind in ("init", "store") and not state.wait.peers:
+                state.wait = _with_peers(state.wait, absent_from(state.wait, state, world))
+        return world
+
+    def _living(self) -> list[Standing]:
+        found = []
+        for guest in self.collector.ranks.values():
+            if not guest.ended_ns and not guest.facts.get("clean"):
+                if guest not in self.standings:
+                    self.standings[guest] = Standing(guest)
+                found.append(self.standings[guest])
+        return found
+
+    def _answer(self, guest: Guest, number: int, answer: dict[str, Any]) -> None:
+        standing = self.standings.get(guest)
+        if standing is None:
+            return
+        if "locals" in answer:
+            guest.facts["locals"] = [
+                {"path": path, "line": line, "variables": variables}
+                for path, line, variables in answer["locals"]
+            ]
+        elif standing.asked == number:
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                standing.answered(answer, self.collector.world)
+                guest.facts["pending"] = [
+                    (found[1], found[0].position)
+                    for serial in answer["pending"] if (found := guest.call_of(serial)) is not None
+                ]  # fmt: skip
+
+    def _stand(self, state: RankState, guest: Guest) -> None:
+        standing = self.standings.get(guest)
+        if state.state == "exited" or standing is None:
+            return
+        state.stack, state.stack_since_ns = standing.stack, standing.stack_since_ns
+        waited = standing.unresponsive_s()
+        if waited > 1:
+            guest.facts["unresponsive_s"] = waited
+            letter = process.state(guest.pid)
+            guest.facts["process_state"] = letter if letter in ("T", "D") else None
+        else:
+            guest.facts.pop("unresponsive_s", None)
+        if standing.wait is not None:
+            state.state = "blocked"
+            state.wait = standing.wait if state.wait is None or _moved(state, standing) else state.wait
+        else:
+            state.state, state.wait = "running" if guest.ready else "starting", None
+
+    # Judging
+
+    def consider(self) -> bool:
+        """Judges when something changed; True when the job is dead."""
+        world = self.collector.world
+        now = time.monotonic()
+        situation = tuple(
+            (
+                r,
+                s.state,
+                s.wait and (s.wait.kind, s.wait.group, s.wait.position, s.wait.peers),
+                len(s.exceptions),
+            )
+            for r, s in sorted(world.ranks.items())
+        )
+        changed = situation != self._judged
+        if not changed and (now < self._next_judgement or not self.collector.records):
+            return False
+        started = time.monotonic()
+        findings = self.ask_judge(final=False)
+        took = time.monotonic() - started
+        # At most one part in twenty of the host's time goes into judging a job that runs on.
+        self._next_judgement = time.monotonic() + max(0.5, 20 * took)
+        self._judged = situation
+        if not any(f.severity is Severity.ERROR for f in findings) or not self.dead(world):
+            self.verdict.findings = findings
+            return False
+        return self._confirmed()
+
+    def ask_judge(self, *, final: bool) -> list[Finding]:
+        """The judge's findings; an error of its own is a blind spot and no findings."""
+        try:
+            return self.judge(self.collector.world, final=final)
+        except Exception as error:
+            if not any(spot.slug == "judge-error" for spot in self.problems):
+                self.problems.append(
+                    BlindSpot(
+                        "judge-error",
+                        say("the judge met an error: {error}", error=f"{type(error).__name__}: {error}"),
+                    )
+                )
+            return []
+
+    def _confirmed(self) -> bool:
+        """Asks all blocked ranks once more; True when the job is still dead and they still stand there."""
+        blocked = [s for s in self._living() if s.wait is not None]
+        for standing in blocked:
+            self._number += 1
+            standing.ask(self._number)
+            standing.guest.connection.ask(self._number + 1_000_000_000, "locals")
+        deadline = time.monotonic() + CONFIRM_S
+        while any(s.asked is not None for s in blocked) and time.monotonic() < deadline:
+            self.server.arrived.wait(0.02)
+            self.refresh()
+        world = self.refresh()
+        if any(s.wait is None for s in blocked) or not self.dead(world):
+            self._judged = None
+            return False
+        findings = self.ask_judge(final=False)
+        if not any(f.severity is Severity.ERROR for f in findings):
+            return False
+        waits = [s.wait.since_ns for s in world.ranks.values() if s.wait is not None]
+        exits = [s.exit.time_ns for s in world.ranks.values() if s.exit is not None]
+        self.verdict = Verdict(findings, True, time.time_ns(), max([*waits, *exits], default=0))
+        return True
+
+    # The end
+
+    def report(self, *, final: bool, started_ns: int) -> Report:
+        """All that is known now, as a report."""
+        world = self.collector.world
+        findings = self.verdict.findings if self.verdict.dead else self.ask_judge(final=final)
+        if not findings:
+            findings = self.verdict.findings
+        statistics: dict[str, Any] = {
+            "wall_s": round((time.time_ns() - started_ns) / 1e9, 3),
+            "events": self.collector.records,
+            "dead": self.verdict.dead,
+        }
+        if self.verdict.dead:
+            statistics["verdict_latency_s"] = round((self.verdict.time_ns - self.verdict.since_ns) / 1e9, 3)
+        return Report(
+            "run", findings, [*self.collector.spots(), *self.problems], summary(world), statistics
+        )  # fmt: skip
+
+
+def _with_peers(wait: Any, peers: tuple[int, ...]) -> Any:
+    from dataclasses import replace
+
+    return replace(wait, peers=peers)
+
+
+def _moved(state: RankState, standing: Standing) -> bool:
+    old, new = state.wait, standing.wait
+    assert old is not None
+    assert new is not None
+    return (old.kind, old.group, old.position, old.call) != (
+        new.kind,
+        new.group,
+        new.position,
+        new.call,
+    ) or old.kind in ("init", "store")
+
+
+def watch(
+    command: list[str],
+    *,
+    on_deadlock: str = "end",
+    stall_s: float = 60.0,
+    live: Live | None = None,
+    report_sink: Sink | None = None,
+    judge: Judge | None = None,
+    dead: Callable[[World], bool] | None = None,
+    root: str | None = None,
+) -> tuple[Report, int]:
+    """Runs `command` under watch; gives the report and the exit status for `allranks run`.
+
+    `on_deadlock` "end" ends a job that is proved dead, "report" leaves it alone. `live` is called with the world a
+    few times a second. `report_sink` is given the report as soon as there is a verdict, and again at the end, also
+    on Ctrl-C or an error of the watch. Raises AllranksError when the command cannot be started.
+    """
+    import os
+
+    if judge is None or dead is None:
+        from ..judge import judge as standard_judge
+        from ..judge.waits import dead_set
+
+        judge, dead = judge or standard_judge, dead or (lambda world: bool(dead_set(world)))
+    started_ns = time.time_ns()
+    server = Server(secrets.token_hex(16))
+    try:
+        job = Job(command, environment(server.environment))
+    except BaseException:
+        server.close()
+        raise
+    server.start()
+    watching = Watch(job, server, root or os.getcwd(), judge, dead)
+    watching.collector.world.agents = []
+    try:
+        _loop(watching, on_deadlock, live, lambda: _deliver(watching, report_sink, False, started_ns))
+    except Exception as error:
+        watching.problems.append(
+            BlindSpot(
+                "watch-error",
+                say("the watch met an error: {error}", error=f"{type(error).__name__}: {error}"),
+            )
+        )
+        while job.poll() is None:  # the job goes on as if alone
+            time.sleep(0.1)
+    finally:
+        if job.status is None:
+            job.end()
+        report = _deliver(watching, report_sink, True, started_ns)
+        job.close()
+        server.close()
+        watching.collector.close()
+    ended = watching.verdict.dead and on_deadlock != "report"
+    return report, DEAD if ended else exit_status(job.status if job.status is not None else 1)
+
+
+def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callable[[], object]) -> None:
+    shown_at = 0.0
+    while watching.job.status is None:
+        watching.turn()
+        if live is not None and time.monotonic() - shown_at > 0.2:
+            shown_at = time.monotonic()
+            live(watching.collector.world)
+        if not watching.verdict.dead and watching.consider():
+            deliver()
+            if on_deadlock != "report":
+                for guest in watching.collector.ranks.values():
+                    guest.ended_by_host = not guest.ended_ns
+                watching.job.end()
+                return
+    watching.refresh()
+
+
+def _deliver(watching: Watch, sink: Sink | None, final: bool, started_ns: int) -> Report:
+    if final and not watching.verdict.dead:
+        for _ in range(20):  # the last words of ranks and the statuses that their parents tell
+            watching.refresh()
+            if all(
+                s.state in ("exited", "silent", "starting") for s in watching.collector.world.ranks.values()
+            ):
+                break
+            watching.server.arrived.wait(0.02)
+    report = watching.report(final=final, started_ns=started_ns)
+    if sink is not None:
+        sink(report)
+    return report
