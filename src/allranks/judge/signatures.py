@@ -90,6 +90,13 @@ def signatures() -> tuple[Signature, ...]:
     )
 
 
+@lru_cache(maxsize=1)
+def fragment_pattern() -> re.Pattern[str]:
+    """Any fragment of any row: what a line must hold before `match` can say anything of it."""
+    fragments = sorted({fragment for row in signatures() for fragment in row.fragments})
+    return re.compile("|".join(map(re.escape, fragments)))
+
+
 def match(text: str, stack: str = "") -> list[Match]:
     """Every reading of `text`, the first signature's first; of one signature the most likely fault first.
 

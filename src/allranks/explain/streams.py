@@ -1,0 +1,150 @@
+"""Bytes of a log, whatever it is packed in: plain, gzip, zstd, xz, bzip2, UTF-16; streamed, never whole in memory."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import shutil
+import subprocess
+import sys
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from ..errors import AllranksError
+from ..findings import say
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BLOCK = 256 * 1024
+"""Bytes read at a time: small enough to stay in the processor's cache while several fragments are looked for."""
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, ValueError)
+"""What the decompressors raise on a file that was cut off or damaged."""
+
+
+class _Readable(Protocol):
+    """What all decompressors share."""
+
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
+class Stream:
+    """The decompressed bytes of one log. `cut` is True once it turned out that the rest cannot be read."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` None is standard input."""
+        self.path = path
+        self.cut = False
+
+    @property
+    def name(self) -> str:
+        """The path as the user gave it; "-" for standard input."""
+        return str(self.path) if self.path is not None else "-"
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Blocks of at most BLOCK decompressed bytes. Raises AllranksError when the file cannot be opened."""
+        with _opened(self.path) as raw, _unpacked(raw, self.name) as plain:
+            decoder = None
+            first = True
+            while True:
+                try:
+                    block = plain.read(BLOCK)
+                except _BROKEN:
+                    self.cut = True
+                    return
+                if not block:
+                    return
+                if first:
+                    first = False
+                    encoding = _UTF16.get(block[:2])
+                    decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+                yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
+
+
+def peek(path: Path, size: int = 4096) -> bytes:
+    """The first decompressed bytes of a file; empty when it cannot be read."""
+    try:
+        return next(iter(Stream(path)), b"")[:size]
+    except AllranksError:
+        return b""
+
+
+@contextmanager
+def _opened(path: Path | None) -> Iterator[io.BufferedReader[io.RawIOBase]]:
+    if path is None:
+        yield io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+        return
+    try:
+        raw = path.open("rb", buffering=BLOCK)
+    except OSError as error:
+        sentence = say("{path} cannot be read: {error}", path=path, error=error.strerror or error)
+        raise AllranksError("input-unreadable", sentence) from error
+    with raw:
+        yield raw
+
+
+@contextmanager
+def _unpacked(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Readable]:
+    """The reader behind the compression that the first bytes announce."""
+    try:
+        head = raw.peek(8)[:8]
+    except OSError as error:
+        sentence = say("{path} cannot be read: {error}", path=name, error=error.strerror or error)
+        raise AllranksError("input-unreadable", sentence) from error
+    if head.startswith(b"\x1f\x8b"):
+        yield gzip.GzipFile(fileobj=raw)  # noqa: SIM115 - the file below is closed by its own manager
+    elif head.startswith(b"\xfd7zXZ\x00"):
+        yield lzma.LZMAFile(raw)
+    elif head.startswith(b"BZh"):
+        yield bz2.BZ2File(raw)
+    elif head.startswith(_ZSTD):
+        with _zstd(raw, name) as plain:
+            yield plain
+    else:
+        yield raw
+
+
+@contextmanager
+def _zstd(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Readable]:
+    """Zstandard: the standard library from 3.14 on, the zstandard package, or the zstd program."""
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        pass
+    else:
+        yield zstd.ZstdFile(raw)
+        return
+    try:
+        import zstandard  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        pass
+    else:
+        yield zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        return
+    program = shutil.which("zstd")
+    if program is None or name == "-":
+        raise AllranksError(
+            "zstd-missing",
+            say("{path} is packed with zstd, and nothing here can unpack it", path=name),
+            say("install the `zstandard` package or the `zstd` program"),
+        )
+    with subprocess.Popen(
+        [program, "-dcq", "--", name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.stdout.close()
+            process.kill()

@@ -1,0 +1,357 @@
+"""From incidents to findings: the first cause, what follows from it, and how sure that is.
+
+The order of questions: did a rank fail by itself; was one killed; who waits for whom; is there anything that says
+less. Whoever lost a peer, timed out or was ended by the launcher is never the cause.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..faults import catalogue
+from ..findings import Confidence, Evidence, Finding, Location, Severity, Text, say
+from . import waits
+from .ranks import named, ranks_of
+
+if TYPE_CHECKING:
+    from ..world import Frame
+    from .launcher import Exit
+    from .logs import Line
+    from .match import Incident, Story
+
+_LONGEST_LINE = 400
+_EVIDENCE = 8
+_CONSEQUENCES = 4
+_WEAK = 0.5
+"""Signatures that explain no more than this share of their cases count only when nothing else is found."""
+_HARD = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals that no launcher sends to a healthy process at once."""
+_DEATHS = frozenset(["out-of-memory", "shared-memory-too-small", "killed-by-signal"])
+"""Faults whose text explains that a process was killed."""
+_GOES_ON = 60
+"""Lines after which an unprefixed traceback without any sign of an end was handled by the program."""
+_NEAR_END = 80
+
+
+@dataclass(slots=True)
+class Verdict:
+    """A fault with everything that goes into its finding."""
+
+    fault: str
+    message: Text
+    ranks: tuple[int, ...] = ()
+    frame: Frame | None = None
+    fix: Text | None = None
+    lines: list[Line] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    others: list[tuple[str, Text]] = field(default_factory=list)
+    """Other possibilities: fault and how to tell."""
+    sure: bool = False
+    related: tuple[Location, ...] = ()
+    severity: Severity | None = None
+
+
+def findings(story: Story) -> list[Finding]:
+    """What the logs tell: the verdict first, then other possibilities and consequences, then notes."""
+    verdict = _verdict(story)
+    found: list[Finding] = []
+    if verdict is not None:
+        found.append(_finding(verdict, story))
+        found += [_possibility(verdict, fault, how) for fault, how in verdict.others]
+        found += _consequences(verdict, story)
+    found += [
+        _note(incident, story) for incident in story.of("note") if verdict is None or not _follows(incident)
+    ]
+    return found
+
+
+def _verdict(story: Story) -> Verdict | None:
+    causes = _own_failures(story)
+    strong = [incident for incident in causes if not _weak(incident)]
+    killed = _killed(story)
+    if (
+        killed
+        and not any(incident.fault in _DEATHS for incident in strong)
+        and (killed[0].first or not strong)
+    ):
+        return _by_signal(killed, story)
+    if strong:
+        return _by_cause(strong, story)
+    waiting = waits.judge(story)
+    if waiting is not None:
+        return _by_wait(waiting, story)
+    weak = [incident for incident in causes if _weak(incident)]
+    if weak:
+        return _by_cause(weak, story)
+    if killed:
+        return _by_signal(killed, story)
+    return _by_status(story) or _by_stray(story)
+
+
+# ---------------------------------------------------------------------------------------------- own failures
+
+
+def _own_failures(story: Story) -> list[Incident]:
+    """Failures that a rank had by itself, in order; not what a rank raised after it had lost a peer, and not what
+    the program plainly survived."""
+    causes = [incident for incident in story.of("cause") if not survived(incident, story)]
+    lost: dict[int, tuple[str, int]] = {}
+    for victim in story.of("victim"):
+        for rank in victim.ranks:
+            lost.setdefault(rank, victim.order)
+    first = [
+        incident
+        for incident in causes
+        if not incident.ranks
+        or not all(rank in lost and lost[rank] < incident.order for rank in incident.ranks)
+    ]
+    return first or causes
+
+
+def survived(incident: Incident, story: Story) -> bool:
+    """True when the log shows no end after it: the program handled it, or it is a warning."""
+    if story.launch.exits or any(other.raised and other is not incident for other in story.of("victim")):
+        return False
+    after = story.lines - incident.last
+    if incident.raised:
+        return after > _GOES_ON and not incident.ranks and not story.launch.agents
+    return after > _NEAR_END and not any(other.raised for other in story.of("cause", "victim"))
+
+
+def _weak(incident: Incident) -> bool:
+    if not incident.readings:
+        return False
+    return incident.readings[0].likelihood <= _WEAK or incident.signature == "cancelled"
+
+
+def _by_cause(causes: list[Incident], story: Story) -> Verdict:
+    """The verdict of own failures: the first one's fault, at the first place that is known of it."""
+    first = causes[0]
+    same = [incident for incident in causes if incident.fault == first.fault]
+    if not first.readings:
+        same = [first]
+    placed = next((incident for incident in same if incident.frame is not None), first)
+    ranks = tuple(sorted({rank for incident in same for rank in ranks_of(incident, story.launch)}))
+    frame = placed.frame
+    if frame is None and first.fault in waits.COLLECTIVE:
+        frame = next((victim.frame for victim in story.of("victim") if victim.frame is not None), None)
+    if first.readings:
+        reading = placed.readings[0] if placed.readings else first.readings[0]
+        message = (
+            say("{what} ({ranks})", what=reading.message, ranks=named(ranks)) if ranks else reading.message
+        )
+        fix: Text | None = reading.advice
+        others = [
+            (one.fault, one.advice)
+            for one in first.readings[1:]
+            if _possible(one.signature, one.likelihood, first)
+        ]
+    else:
+        message = say("{ranks} failed first: {error}", ranks=named(ranks), error=brief(placed.text))
+        fix = say("Mend this error; those of the other ranks follow from it.") if story.of("victim") else None
+        others = []
+    lines = [line for incident in same for line in incident.lines]
+    return Verdict(first.fault, message, ranks, frame, fix, lines, same, others, sure=not _weak(first))
+
+
+def _possible(signature: str, likelihood: float, first: Incident) -> bool:
+    return signature == first.signature and likelihood >= 0.2
+
+
+# ------------------------------------------------------------------------------------------ ends of processes
+
+
+def _killed(story: Story) -> list[Exit]:
+    """Processes that died of a signal which no launcher sends first, torchrun's first observed failure first."""
+    killed = [one for one in story.launch.exits if one.signal in _HARD and one.pid not in story.launch.closed]
+    return sorted(killed, key=lambda one: not one.first)
+
+
+def _by_signal(killed: list[Exit], story: Story) -> Verdict:
+    first = killed[0]
+    same = [one for one in killed if one.signal == first.signal]
+    ranks = tuple(sorted({rank for one in same if (rank := _rank(one, story)) is not None}))
+    if first.first and (rank := _rank(first, story)) is not None:
+        ranks = (rank,)
+    if first.signal == signal.SIGKILL:
+        fix = say(
+            "Nothing but the kernel's out-of-memory killer, a memory limit or a person sends SIGKILL: look in `dmesg` "
+            'for "Out of memory: Killed process", or in the scheduler\'s accounting. Hold less in host memory: fewer '
+            "loader workers, memory-mapped data, one copy per node."
+        )
+        others = [("out-of-memory", say("most often: the host or the container's limit ran out of memory"))]
+    else:
+        fix = say("Set PYTHONFAULTHANDLER=1 to see the Python line at which native code crashed.")
+        others = []
+    message = say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
+    lines = [one.line for one in same[:_EVIDENCE]]
+    return Verdict("killed-by-signal", message, ranks, None, fix, lines, [], others, sure=True)
+
+
+def _by_status(story: Story) -> Verdict | None:
+    """A process that ended with a status or was ended, and nothing in the log says why."""
+    exits = [one for one in story.launch.exits if one.status]
+    if not exits:
+        return None
+    first = next((one for one in exits if one.first), exits[0])
+    rank = _rank(first, story)
+    ranks = (rank,) if rank is not None else ()
+    if first.signal is not None:
+        ended = first.ended
+        message = (
+            say("{ranks} was ended from outside by {signal}", ranks=named(ranks), signal=first.signal_name)
+            if ended
+            else say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
+        )
+        fix = say("Look at the scheduler, and at who or what else ends jobs here; this log does not tell.")
+        return Verdict("killed-by-signal", message, ranks, fix=fix, lines=[first.line], sure=not ended)
+    message = say(
+        "{ranks} failed first, with exit status {status}; what it printed is not in this log",
+        ranks=named(ranks),
+        status=first.status,
+    )
+    fix = say(
+        "Look into that rank's own log (torchrun --log-dir DIR --redirects 3 writes one for each rank)."
+    )
+    return Verdict("child-failed-first", message, ranks, fix=fix, lines=[first.line])
+
+
+def _rank(one: Exit, story: Story) -> int | None:
+    if one.rank is not None:
+        return one.rank
+    single = (story.launch.nodes or 1) == 1 and not one.node
+    return one.local if single else None
+
+
+def _by_stray(story: Story) -> Verdict | None:
+    """The line of an exception without its traceback: all that was pasted, or how the log ends."""
+    for incident in story.of("stray"):
+        value = incident.text.partition(":")[2].strip()
+        if value.replace(".", "", 1).replace("-", "").isdigit():
+            continue
+        if story.lines - incident.last <= 5:
+            message = say("a rank failed: {error}", error=brief(incident.text))
+            return Verdict("child-failed-first", message, lines=incident.lines, incidents=[incident])
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------- waits
+
+
+def _by_wait(waiting: waits.Waiting, story: Story) -> Verdict:
+    lines = [*waiting.lines, *(line for incident in waiting.incidents for line in incident.lines)]
+    frame = next((incident.frame for incident in waiting.incidents if incident.frame is not None), None)
+    words = [story.launch.last_words[rank] for rank in waiting.ranks if rank in story.launch.last_words]
+    lines += [line for line in words[:2] if line not in lines]
+    return Verdict(
+        waiting.fault, waiting.message, waiting.ranks, frame, waiting.fix, lines, waiting.incidents,
+        waiting.others, sure=waiting.sure,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- findings
+
+
+def _finding(verdict: Verdict, story: Story) -> Finding:
+    return Finding(
+        fault=verdict.fault,
+        severity=verdict.severity or catalogue()[verdict.fault].severity,
+        confidence=Confidence.MEASURED if verdict.sure else Confidence.INFERRED,
+        message=verdict.message,
+        location=_location(verdict.frame),
+        related=verdict.related,
+        ranks=verdict.ranks,
+        evidence=tuple(_evidence(verdict, story)),
+        fix=verdict.fix,
+    )
+
+
+def _location(frame: Frame | None, role: Text | None = None) -> Location | None:
+    return Location(frame.path, frame.line, function=frame.function or None, role=role) if frame else None
+
+
+def _evidence(verdict: Verdict, story: Story) -> list[Evidence]:
+    found = [Evidence("log", say("what the log says"), quoted(verdict.lines, story), verdict.ranks)]
+    exits = [one.line for one in story.launch.exits if one.first][:1]
+    if exits and not set(exits) & set(verdict.lines):
+        found.append(Evidence("log", say("the launcher saw this process die first"), quoted(exits, story)))
+    return [item for item in found if item.lines]
+
+
+def _possibility(verdict: Verdict, fault: str, how: Text) -> Finding:
+    return Finding(
+        fault=fault,
+        severity=Severity.INFO,
+        confidence=Confidence.INFERRED,
+        message=say("less likely, but the log does not rule it out: {how}", how=how),
+        location=_location(verdict.frame),
+        ranks=verdict.ranks,
+    )
+
+
+def _consequences(verdict: Verdict, story: Story) -> list[Finding]:
+    """What follows from the verdict: victims, and failures of other ranks that came later."""
+    later = [incident for incident in story.of("victim", "cause") if incident not in verdict.incidents]
+    found = []
+    for incident in later[:_CONSEQUENCES]:
+        if incident.fault == verdict.fault and incident.role == "cause":
+            continue
+        ranks = ranks_of(incident, story.launch)
+        if incident.readings:
+            what = incident.readings[0].message
+            message = say("follows from it: {what} ({ranks})", what=what, ranks=named(ranks))
+        else:
+            message = say("came later: {error} ({ranks})", error=brief(incident.text), ranks=named(ranks))
+        found.append(
+            Finding(
+                fault=verdict.fault,
+                severity=Severity.INFO,
+                confidence=Confidence.INFERRED,
+                message=message,
+                location=_location(incident.frame),
+                ranks=ranks,
+                evidence=(
+                    Evidence("log", say("what the log says"), quoted(incident.lines[-1:], story), ranks),
+                ),
+                consequence_of=0,
+            )
+        )
+    return found
+
+
+def _note(incident: Incident, story: Story) -> Finding:
+    reading = incident.readings[0]
+    ranks = ranks_of(incident, story.launch)
+    return Finding(
+        fault=reading.fault,
+        severity=Severity.INFO,
+        confidence=Confidence.INFERRED,
+        message=reading.message,
+        location=_location(incident.frame),
+        ranks=ranks,
+        evidence=(Evidence("log", say("what the log says"), quoted(incident.lines[:2], story), ranks),),
+        fix=reading.advice,
+    )
+
+
+def _follows(note: Incident) -> bool:
+    """A group that is not destroyed is no news of a job that died."""
+    return note.signature == "group-not-destroyed"
+
+
+def quoted(lines: list[Line] | tuple[Line, ...], story: Story) -> tuple[str, ...]:
+    """Lines of the log with their numbers, in order, each once; with the file's name where there are several."""
+    several = len(story.files) > 1
+    shown = []
+    for line in sorted(set(lines), key=lambda one: (one.origin.file, one.number))[:_EVIDENCE]:
+        text = line.raw if len(line.raw) <= _LONGEST_LINE else f"{line.raw[:_LONGEST_LINE]} ..."
+        shown.append(f"{line.origin.file}:{line.number}: {text}" if several else f"{line.number}: {text}")
+    return tuple(shown)
+
+
+def brief(text: str) -> str:
+    """The first line of an exception's text, cut to a readable length."""
+    first = text.strip().split("\n", 1)[0]
+    return first if len(first) <= 200 else f"{first[:200]} ..."
