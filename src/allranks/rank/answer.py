@@ -11,6 +11,10 @@ import threading
 
 from . import stack
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _MARKS = {
     "watched_call": "call",
     "folded_call": "call",
@@ -24,11 +28,12 @@ _MARKS = {
 class Answers:
     """Answers questions of the host; runs in the guest's thread while the main thread may be blocked."""
 
-    def __init__(self, recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         self.recorder = recorder
-        self.main = threading.main_thread().ident
+        self.main = threading.main_thread().ident or 0
 
-    def __call__(self, name: str, *_) -> dict:
+    def __call__(self, name: str) -> dict[str, Any]:
+        """The answer to "standing" (stack, what is waited for, pending calls) or "locals"."""
         frame = sys._current_frames().get(self.main)
         if name == "locals":
             return {"locals": self.locals(frame)}
@@ -40,7 +45,7 @@ class Answers:
         answer.update(self.standing(frame))
         return answer
 
-    def standing(self, frame) -> dict:
+    def standing(self, frame: Any) -> dict[str, Any]:
         """`in`: the innermost wrapper that the thread is in and its serial, key or address; `instruction`: a number
         that stays while the thread stays; `top`: whose code the innermost frame runs."""
         top, key = None, stack.site_key(frame, 64)
@@ -66,7 +71,7 @@ class Answers:
             "top_function": top.function if top is not None else "",
         }
 
-    def detail(self, inner: str, frame):
+    def detail(self, inner: str, frame: Any) -> Any:
         """What a wrapper's frame tells: serials of its calls, of its Work, or the keys of its store."""
         values = frame.f_locals
         try:
@@ -82,9 +87,9 @@ class Answers:
         finally:
             stack.release(frame, values)
 
-    def locals(self, frame) -> list:
+    def locals(self, frame: Any) -> list[Any]:
         """[(path, line, variables)] of the user's frames, outermost first."""
-        found = []
+        found: list[Any] = []
         while frame is not None and len(found) < 40:
             code = stack.describe(frame.f_code)
             if code.owner == stack.USER:
@@ -93,7 +98,7 @@ class Answers:
         return found[::-1]
 
 
-def _store(values) -> dict:
+def _store(values: Any) -> dict[str, Any]:
     store, args = values.get("self"), values.get("args") or ()
     keys = args[0] if args else ""
     address = ""

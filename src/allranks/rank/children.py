@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
-def wrap_subprocess(guest, subprocess) -> None:
+
+def wrap_subprocess(guest: Any, subprocess: Any) -> None:
     """Every child that `subprocess` reaps."""
     original = subprocess.Popen._handle_exitstatus
 
     @functools.wraps(original)
-    def _handle_exitstatus(self, *args, **kwargs):
+    def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         guest.reaped(self.pid, self.returncode)
         return result
@@ -19,12 +23,12 @@ def wrap_subprocess(guest, subprocess) -> None:
     subprocess.Popen._handle_exitstatus = _handle_exitstatus
 
 
-def wrap_popen_fork(guest, popen_fork) -> None:
+def wrap_popen_fork(guest: Any, popen_fork: Any) -> None:
     """Every child that `multiprocessing` reaps (fork and spawn)."""
     original = popen_fork.Popen.poll
 
     @functools.wraps(original)
-    def poll(self, *args, **kwargs):
+    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = self.returncode
         result = original(self, *args, **kwargs)
         if before is None and self.returncode is not None:
@@ -34,15 +38,15 @@ def wrap_popen_fork(guest, popen_fork) -> None:
     popen_fork.Popen.poll = poll
 
 
-def wrap_signals(guest, os) -> None:
+def wrap_signals(guest: Any, os: Any) -> None:
     """`os.kill` and `os.killpg`: who ended whom; a rank that a launcher ended is a victim."""
     for name in ("kill", "killpg"):
         setattr(os, name, _signalling(guest, getattr(os, name)))
 
 
-def _signalling(guest, function):
+def _signalling(guest: Any, function: Any) -> Any:
     @functools.wraps(function)
-    def signal_call(pid, number):
+    def signal_call(pid: Any, number: Any) -> Any:
         if number:
             guest.signalled(int(pid), int(number), sys._getframe(1))
         return function(pid, number)

@@ -1,12 +1,17 @@
-"""Exceptions and endings: what a rank died of, what it swallowed, and that it ran to its end."""
+"""Exceptions: what a rank died of, and what it swallowed on the way."""
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
+import time
+from functools import wraps
 
 from . import stack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 LIMIT = 200
 """Exceptions told in full; a program that raises thousands tells its story in the first ones and the last."""
@@ -15,16 +20,18 @@ LIMIT = 200
 class Failures:
     """Reports exceptions once each, however many hooks see them pass."""
 
-    def __init__(self, guest) -> None:
+    def __init__(self, guest: Any) -> None:
         self.guest = guest
         self.count = 0
 
-    def tell(self, error, how: str) -> None:
+    def tell(self, error: BaseException, how: str) -> None:
         """Reports an exception object; `how` is where it was seen: passing, uncaught, thread, logged, handled.
 
         The object carries its number, so that a later sighting ("uncaught") refers to the first.
         """
         try:
+            if self.guest.sink is None:
+                return
             known = getattr(error, "_allranks", None)
             if known is not None:
                 if how not in known[1]:
@@ -32,74 +39,82 @@ class Failures:
                     self.guest.send("again", known[0], how)
                 return
             self.count += 1
-            if self.count > LIMIT and how not in ("uncaught", "child"):
+            if self.count > LIMIT and how not in ("uncaught", "passing"):
                 return
-            number = self.count
             try:
-                error._allranks = (number, [how])
+                error._allranks = (self.count, [how])  # type: ignore[attr-defined]
             except Exception:
                 pass
-            cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-            name = type(error).__name__ if type(error).__module__ in ("builtins", "__main__") else (
-                "%s.%s" % (type(error).__module__, type(error).__name__)
-            )  # fmt: skip
+            main = threading.current_thread() is threading.main_thread()
             self.guest.send(
-                "exception", number, how, name, _text(error), _frames(error.__traceback__),
-                "%s: %s" % (type(cause).__name__, _text(cause)) if cause is not None else "",
-                threading.current_thread() is threading.main_thread(),
+                "exception", self.count, how, time.time_ns(), _name(error), _text(error),
+                _frames(error.__traceback__), _cause(error), main,
             )  # fmt: skip
         except Exception as problem:
             self.guest.failed(problem)
 
+    def tell_current(self, how: str = "logged") -> None:
+        """Reports the exception that is being handled at this moment, if any."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, (StopIteration, GeneratorExit, SystemExit)):
+            self.tell(error, how)
+
     def install(self) -> None:
-        """Chains the hooks of the interpreter."""
+        """Chains the hooks of the interpreter; called once there is a host to tell."""
+        import os
+
         previous, threads = sys.excepthook, threading.excepthook
 
-        @functools.wraps(previous)
-        def excepthook(kind, value, traceback):
-            if value is not None and not issubclass(kind, KeyboardInterrupt):
+        @wraps(previous)
+        def excepthook(kind: Any, value: Any, traceback: Any) -> Any:
+            if value is not None:
                 self.tell(value, "uncaught")
-            elif value is not None:
-                self.tell(value, "interrupted")
-            previous(kind, value, traceback)
+            return previous(kind, value, traceback)
 
-        def thread_hook(args):
+        def thread_hook(args: Any) -> Any:
             if args.exc_value is not None:
                 self.tell(args.exc_value, "thread")
-            threads(args)
+            return threads(args)
 
         sys.excepthook = excepthook
         threading.excepthook = thread_hook
-        leave = sys.exit
-
-        @functools.wraps(leave)
-        def exit_call(*args):
-            self.guest.leaving("sys.exit", args[0] if args else None, sys._getframe(1))
-            leave(*args)
-
-        sys.exit = exit_call
-
-    def raised_to(self, code, offset, error) -> None:
-        """`sys.monitoring` callback: user code handles an exception."""
-        try:
-            if stack.describe(code).owner == stack.USER and not isinstance(
-                error, (StopIteration, GeneratorExit)
-            ):
-                self.tell(error, "handled")
-        except Exception as problem:
-            self.guest.failed(problem)
+        sys.exit = _leaving(self.guest, "sys.exit", sys.exit)
+        os._exit = _leaving(self.guest, "os._exit", os._exit)
 
 
-def _text(error) -> str:
+def _leaving(guest: Any, how: str, function: Any) -> Any:
+    @wraps(function)
+    def exit_call(*args: Any) -> Any:
+        guest.leaving(how, args[0] if args else None, sys._getframe(1))
+        return function(*args)
+
+    return exit_call
+
+
+def _name(error: BaseException) -> str:
+    kind = type(error)
+    return (
+        kind.__name__
+        if kind.__module__ in ("builtins", "__main__")
+        else "%s.%s" % (kind.__module__, kind.__name__)
+    )
+
+
+def _text(error: BaseException) -> str:
     try:
         return str(error)[:2000]
     except Exception:
         return ""
 
 
-def _frames(traceback) -> list:
+def _cause(error: BaseException) -> str:
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "%s: %s" % (_name(cause), _text(cause)[:300]) if cause is not None else ""
+
+
+def _frames(traceback: Any) -> list[Any]:
     """The frames of a traceback, outermost first, as rows; those of the guest left out."""
-    found = []
+    found: list[Any] = []
     while traceback is not None and len(found) < 200:
         code = stack.describe(traceback.tb_frame.f_code)
         if code.owner != stack.GUEST:
@@ -110,81 +125,123 @@ def _frames(traceback) -> list:
     return found
 
 
-def monitor(failures: Failures) -> bool:
-    """Sees exceptions that user code swallows without a word; Python 3.12 and newer."""
+# What was swallowed
+
+
+def watch_handled(failures: Failures) -> None:
+    """Sees exceptions that user code handles: all of them from Python 3.12 on, before that where it prints."""
     monitoring = getattr(sys, "monitoring", None)
     if monitoring is None:
-        return False
+        import builtins
+
+        builtins.print = _telling(failures, builtins.print)
+        return
     for tool in (4, 3):
         if monitoring.get_tool(tool) is None:
             monitoring.use_tool_id(tool, "allranks")
             event = monitoring.events.EXCEPTION_HANDLED
-            monitoring.register_callback(tool, event, failures.raised_to)
+            monitoring.register_callback(
+                tool, event, lambda code, offset, error: _handled(failures, code, error)
+            )
             monitoring.set_events(tool, event)
-            return True
-    return False
+            return
+    failures.guest.send("blind", "handled", "every tool id of sys.monitoring is taken")
 
 
-def wrap_logging(failures: Failures, logging) -> None:
-    """An exception that is logged was handled: as an argument, or with its traceback."""
+def _handled(failures: Failures, code: Any, error: BaseException) -> None:
+    """User code handles an exception."""
+    try:
+        if not isinstance(error, (StopIteration, GeneratorExit)) and stack.describe(code).owner == stack.USER:
+            failures.tell(error, "handled")
+    except Exception as problem:
+        failures.guest.failed(problem)
+
+
+def _telling(failures: Failures, function: Any) -> Any:
+    """A function that is called in except blocks, to say what happened."""
+
+    @wraps(function)
+    def telling_call(*args: Any, **kwargs: Any) -> Any:
+        if sys.exc_info()[1] is not None:
+            failures.tell_current()
+        return function(*args, **kwargs)
+
+    return telling_call
+
+
+def wrap_logging(failures: Failures, logging: Any) -> None:
+    """An exception that is logged was handled: as an argument, with its traceback, or in an except block."""
     original = logging.Logger.makeRecord
 
-    @functools.wraps(original)
-    def makeRecord(*args, **kwargs):  # noqa: N802
+    @wraps(original)
+    def make_record(*args: Any, **kwargs: Any) -> Any:
         record = original(*args, **kwargs)
         try:
-            if isinstance(record.args, tuple):
-                for value in record.args:
-                    if isinstance(value, BaseException):
-                        failures.tell(value, "logged")
-            if isinstance(record.msg, BaseException):
-                failures.tell(record.msg, "logged")
-            if record.exc_info and record.exc_info[1] is not None:
-                failures.tell(record.exc_info[1], "logged")
-            elif record.levelno >= 30 and sys.exc_info()[1] is not None:
-                # Logged inside an except block, its text put into the message by hand.
-                failures.tell(sys.exc_info()[1], "logged")
+            values = record.args if isinstance(record.args, tuple) else ()
+            for value in (*values, record.msg, *(record.exc_info or ())):
+                if isinstance(value, BaseException):
+                    failures.tell(value, "logged")
+            failures.tell_current()
         except Exception as problem:
             failures.guest.failed(problem)
         return record
 
-    logging.Logger.makeRecord = makeRecord
+    logging.Logger.makeRecord = make_record
 
 
-def wrap_traceback(failures: Failures, traceback) -> None:
+def wrap_traceback(failures: Failures, traceback: Any) -> None:
     """`traceback.print_exc()` and `format_exc()` in an except block."""
     for name in ("print_exc", "format_exc"):
         setattr(traceback, name, _telling(failures, getattr(traceback, name)))
 
 
-def _telling(failures: Failures, function):
-    @functools.wraps(function)
-    def traceback_call(*args, **kwargs):
-        error = sys.exc_info()[1]
-        if error is not None:
-            failures.tell(error, "logged")
-        return function(*args, **kwargs)
+def wrap_ddp(failures: Failures, module: Any) -> None:
+    """Exceptions that leave DDP's forward, where nothing else sees what user code handles."""
+    if hasattr(sys, "monitoring"):
+        return
+    torch = sys.modules["torch"]
+    original = module.DistributedDataParallel.forward
 
-    return traceback_call
+    @wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(self, *args, **kwargs)
+        try:
+            return original(self, *args, **kwargs)
+        except Exception as error:
+            failures.tell(error, "passing")
+            raise
+
+    module.DistributedDataParallel.forward = forward
 
 
-def wrap_spawn(failures: Failures, spawn) -> None:
-    """The children of `mp.spawn`: torch swallows their exceptions to hand them to the parent as text."""
-    original = spawn._wrap
+# Child processes
 
-    @functools.wraps(original)
-    def _wrap(fn, *args):
+
+def wrap_spawn(failures: Failures, spawn: Any) -> None:
+    """`mp.spawn`: torch turns its children's exceptions into text for the parent; and how many it starts."""
+    original, start = spawn._wrap, spawn.start_processes
+
+    @wraps(original)
+    def _wrap(fn: Any, *args: Any) -> Any:
         return original(_Guarded(failures, fn), *args)
 
+    @wraps(start)
+    def start_processes(*args: Any, **kwargs: Any) -> Any:
+        count = kwargs.get("nprocs", args[2] if len(args) > 2 else 1)
+        failures.guest.fact("nprocs", int(count))
+        return start(*args, **kwargs)
+
     spawn._wrap = _wrap
+    spawn.start_processes = start_processes
 
 
-def wrap_process(failures: Failures, process) -> None:
+def wrap_process(failures: Failures, process: Any) -> None:
     """Children of multiprocessing: the exception of `run`, and an end that runs no atexit handlers."""
     original = process.BaseProcess._bootstrap
 
-    @functools.wraps(original)
-    def _bootstrap(self, *args, **kwargs):
+    @wraps(original)
+    def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.run = _Guarded(failures, self.run)
         return original(self, *args, **kwargs)
 
@@ -192,14 +249,14 @@ def wrap_process(failures: Failures, process) -> None:
 
 
 class _Guarded:
-    """A function whose exceptions are told before they go on."""
+    """The function of a child process, whose exceptions are told before they go on."""
 
-    def __init__(self, failures: Failures, function) -> None:
+    def __init__(self, failures: Failures, function: Any) -> None:
         self._failures, self._function = failures, function
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            # Not before the start of `run`: multiprocessing clears what a fork inherited.
+            # Not before `run`: multiprocessing clears what a fork inherited.
             from multiprocessing import util
 
             util.Finalize(None, self._failures.guest.goodbye, exitpriority=-1000)
@@ -210,17 +267,19 @@ class _Guarded:
         except SystemExit:
             raise
         except BaseException as error:
+            self._failures.guest.connect()
             self._failures.tell(error, "uncaught")
             raise
 
 
-def wrap_argparse(failures: Failures, argparse) -> None:
+def wrap_argparse(failures: Failures, argparse: Any) -> None:
     """A command line that the script does not take: the message and the line that parsed it."""
     original = argparse.ArgumentParser.error
 
-    @functools.wraps(original)
-    def error(self, message):
-        failures.guest.fact("argparse", str(message)[:500], stack.user_rows(stack.walk(sys._getframe(1))))
+    @wraps(original)
+    def error(self: Any, message: Any) -> Any:
+        rows = stack.user_rows(stack.walk(sys._getframe(1)))
+        failures.guest.fact("argparse", str(message)[:500], rows)
         return original(self, message)
 
     argparse.ArgumentParser.error = error

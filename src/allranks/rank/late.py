@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    Hook = Callable[[Any], None]
+
 
 class _Finder:
     """First on `sys.meta_path`: lets the others find a module, and looks at it once it has run."""
 
-    def __init__(self, hooks: dict) -> None:
+    def __init__(self, hooks: dict[str, Hook]) -> None:
         self.hooks = hooks
-        self._busy = set()
+        self._busy: set[str] = set()
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The spec of a module that is waited for, its loader wrapped; None for all others."""
         hook = self.hooks.get(name)
         if hook is None or name in self._busy:
@@ -23,9 +29,9 @@ class _Finder:
             for finder in sys.meta_path:
                 if finder is self or not hasattr(finder, "find_spec"):
                     continue
-                spec = finder.find_spec(name, path, target)
+                spec: Any = finder.find_spec(name, path, target)
                 if spec is not None:
-                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    if hasattr(spec.loader, "exec_module"):
                         spec.loader = _Loader(spec.loader, hook)
                     return spec
             return None
@@ -36,15 +42,15 @@ class _Finder:
 class _Loader:
     """Runs a module by its own loader, then the hook, and leaves no trace on the module."""
 
-    def __init__(self, loader, hook) -> None:
+    def __init__(self, loader: Any, hook: Hook) -> None:
         self._loader = loader
         self._hook = hook
 
-    def create_module(self, spec):
+    def create_module(self, spec: Any) -> Any:
         """As the real loader does."""
         return self._loader.create_module(spec)
 
-    def exec_module(self, module) -> None:
+    def exec_module(self, module: Any) -> None:
         """Runs the module, then the hook on it."""
         module.__loader__ = self._loader
         if getattr(module, "__spec__", None) is not None:
@@ -52,76 +58,65 @@ class _Loader:
         self._loader.exec_module(module)
         self._hook(module)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
-def install(guest) -> None:
+def install(guest: Any) -> None:
     """Watches for the modules that the guest hooks into."""
-    from . import children
+    from . import children, failure
 
-    def guarded(function):
-        def hook(module) -> None:
-            if guest.off:
-                return
-            try:
-                function(module)
-            except Exception as error:
-                guest.failed(error)
-
-        return hook
-
-    hooks = {
+    failures = guest.failures = failure.Failures(guest)
+    wanted: dict[str, Hook] = {
         "torch.distributed.distributed_c10d": lambda module: _distributed(guest, module),
+        "torch.nn.parallel.distributed": lambda module: failure.wrap_ddp(failures, module),
         "torch.utils.data.dataloader": lambda module: _loaders(guest, module),
-        "torch.multiprocessing.spawn": lambda module: _failures(guest).wrap_spawn(guest.failures, module),
-        "multiprocessing.process": lambda module: _failures(guest).wrap_process(guest.failures, module),
-        "logging": lambda module: _failures(guest).wrap_logging(guest.failures, module),
-        "traceback": lambda module: _failures(guest).wrap_traceback(guest.failures, module),
-        "argparse": lambda module: _failures(guest).wrap_argparse(guest.failures, module),
+        "torch.multiprocessing.spawn": lambda module: failure.wrap_spawn(failures, module),
+        "multiprocessing.process": lambda module: failure.wrap_process(failures, module),
+        "logging": lambda module: failure.wrap_logging(failures, module),
+        "traceback": lambda module: failure.wrap_traceback(failures, module),
+        "argparse": lambda module: failure.wrap_argparse(failures, module),
         "subprocess": lambda module: children.wrap_subprocess(guest, module),
         "multiprocessing.popen_fork": lambda module: children.wrap_popen_fork(guest, module),
     }
-    hooks = {name: guarded(function) for name, function in hooks.items()}
+    hooks = {name: _guarded(guest, function) for name, function in wanted.items()}
     for name, hook in hooks.items():
         if name in sys.modules:
             hook(sys.modules[name])
     sys.meta_path.insert(0, _Finder(hooks))
     os.register_at_fork(after_in_child=guest.forked)
-    if "RANK" in os.environ or "SLURM_PROCID" in os.environ:
+    if "RANK" in os.environ:
         guest.connect()
 
 
-def _failures(guest):
-    from . import failure
+def _guarded(guest: Any, function: Hook) -> Hook:
+    def hook(module: Any) -> None:
+        if guest.off:
+            return
+        try:
+            function(module)
+        except Exception as error:
+            guest.failed(error)
 
-    if guest.failures is None:
-        guest.failures = failure.Failures(guest)
-    return failure
+    return hook
 
 
-def _loaders(guest, module) -> None:
+def _loaders(guest: Any, module: Any) -> None:
     from . import loaders
 
     loaders.wrap(guest, module)
 
 
-def _distributed(guest, c10d) -> None:
+def _distributed(guest: Any, c10d: Any) -> None:
     """torch.distributed is there: this process may be a rank."""
     from . import hook, setup
 
-    torch = sys.modules["torch"]
     if not guest.connect():
         return
-    guest.c10d = c10d
-    failure = _failures(guest)
-    version = getattr(torch, "__version__", None) or sys.modules["torch.version"].__version__
-    guest.send("torch", str(version))
-    guest.hooks = hook.Hooks(guest, c10d)
-    guest.hooks.wrap_all()
+    torch = sys.modules["torch"]
+    guest.torch, guest.c10d = torch, c10d
+    guest.send("torch", str(getattr(torch, "__version__", "") or sys.modules["torch.version"].__version__))
+    hook.wrap(guest, torch, c10d)
     setup.wrap(guest, c10d)
-    setup.wrap_stores(c10d.Store)
     if "RANK" in os.environ:
         guest.listen()
-    if not failure.monitor(guest.failures) and sys.version_info >= (3, 12):
-        guest.send("blind", "handled", "no free tool id of sys.monitoring")

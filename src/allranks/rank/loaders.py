@@ -8,10 +8,14 @@ import sys
 
 from . import stack, wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _numbers = itertools.count(1)
 
 
-def wrap(guest, module) -> None:
+def wrap(guest: Any, module: Any) -> None:
     """Watches the iterators of `torch.utils.data.dataloader`."""
     iterator = module._BaseDataLoaderIter
     iterator.__init__ = _opening(guest, iterator.__init__)
@@ -19,9 +23,9 @@ def wrap(guest, module) -> None:
     iterator.next = iterator.__next__
 
 
-def _opening(guest, function):
+def _opening(guest: Any, function: Any) -> Any:
     @functools.wraps(function)
-    def __init__(self, *args, **kwargs):
+    def initialise(self: Any, *args: Any, **kwargs: Any) -> Any:
         function(self, *args, **kwargs)
         try:
             if guest.recorder is not None and guest.sink is not None:
@@ -32,12 +36,12 @@ def _opening(guest, function):
         except Exception as error:
             guest.failed(error)
 
-    return __init__
+    return initialise
 
 
-def _drawing(guest, function):
+def _drawing(guest: Any, function: Any) -> Any:
     @functools.wraps(function)
-    def __next__(self):
+    def draw(self: Any) -> Any:
         try:
             batch = function(self)
         except BaseException as error:
@@ -48,10 +52,10 @@ def _drawing(guest, function):
         _note(guest, self, wire.DONE)
         return batch
 
-    return __next__
+    return draw
 
 
-def _note(guest, iterator, state: int) -> None:
+def _note(guest: Any, iterator: Any, state: int) -> None:
     seen = getattr(iterator, "_allranks", None)
     if seen is None or guest.recorder is None:
         return

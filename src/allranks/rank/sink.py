@@ -11,11 +11,15 @@ import threading
 
 from . import wire
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 _PATIENCE = struct.pack("ll", 1, 0)
 """A send waits at most this long (a struct timeval) for a host that does not read, then the guest falls silent."""
 
 
-def create_ring(folder: str):
+def create_ring(folder: str) -> Any:
     """(map, file descriptor) of a new ring; (None, -1) where memory or disk do not allow it."""
     try:
         if hasattr(os, "memfd_create"):
@@ -37,15 +41,16 @@ class Sink:
     def __init__(self, address: str) -> None:
         self.alive = False
         self._lock = threading.RLock()  # a signal handler of the user may run a collective inside a send
-        self._answer = None
-        self._thread = None
-        self.ring, self._ring_fd = None, -1
+        self._answer: Any = None
+        self._thread: Any = None
+        self.ring: Any = None
+        self._ring_fd = -1
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _PATIENCE)
         self._socket.connect(address)
         self.alive = True
 
-    def greet(self, hello: dict, folder: str) -> None:
+    def greet(self, hello: dict[str, Any], folder: str) -> None:
         """Sends the first message, and with it the ring."""
         self.ring, self._ring_fd = create_ring(folder)
         rights = []
@@ -59,7 +64,7 @@ class Sink:
             os.close(self._ring_fd)  # both sides have it mapped or in flight
             self._ring_fd = -1
 
-    def send(self, *message) -> None:
+    def send(self, *message: Any) -> None:
         """Sends one message: a name and plain values."""
         if not self.alive:
             return
@@ -69,7 +74,7 @@ class Sink:
         except Exception:
             self.close()
 
-    def listen(self, answer) -> None:
+    def listen(self, answer: Any) -> None:
         """Starts the thread that answers the host's questions: `answer(name, number)` gives a dict."""
         if self._thread is not None or not self.alive:
             return

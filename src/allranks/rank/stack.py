@@ -8,6 +8,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 USER, TORCH, LIBRARY, GUEST = 0, 1, 2, 3
 """Whose code a frame runs."""
 
@@ -26,14 +30,14 @@ class Code:
 
     __slots__ = ("code", "first_line", "function", "owner", "path")
 
-    def __init__(self, code) -> None:
+    def __init__(self, code: Any) -> None:
         self.code = code
-        path = code.co_filename
+        path: str = code.co_filename
         if not path.startswith("<"):
             path = os.path.abspath(os.path.join(_CWD, path))
         self.path = path
-        self.function = getattr(code, "co_qualname", code.co_name)
-        self.first_line = code.co_firstlineno
+        self.function: str = getattr(code, "co_qualname", code.co_name)
+        self.first_line: int = code.co_firstlineno
         self.owner = _owner(path)
 
 
@@ -55,10 +59,10 @@ def _torch_folder() -> str:
     return os.path.dirname(os.path.abspath(file)) + os.sep if file else "\0"
 
 
-_codes = {}
+_codes: dict[int, Code] = {}
 
 
-def describe(code) -> Code:
+def describe(code: Any) -> Code:
     """The description of a code object, made once."""
     found = _codes.get(id(code))
     if found is None or found.code is not code:
@@ -66,9 +70,9 @@ def describe(code) -> Code:
     return found
 
 
-def site_key(frame, depth: int) -> int:
+def site_key(frame: Any, depth: int) -> int:
     """A number that tells call sites apart: code and instruction of the innermost `depth` frames."""
-    key = []
+    key: list[int] = []
     add = key.append
     while frame is not None and depth:
         add(id(frame.f_code))
@@ -78,9 +82,9 @@ def site_key(frame, depth: int) -> int:
     return hash(tuple(key))
 
 
-def walk(frame) -> list:
+def walk(frame: Any) -> list[Any]:
     """The frames from `frame` outwards as (Code, line), innermost first, the guest's own left out."""
-    found = []
+    found: list[tuple[Code, int]] = []
     while frame is not None and len(found) < SITE_DEPTH:
         code = describe(frame.f_code)
         if code.owner != GUEST:
@@ -89,12 +93,12 @@ def walk(frame) -> list:
     return found
 
 
-def rows(walked: list) -> list:
+def rows(walked: list[Any]) -> list[Any]:
     """Walked frames as the host reads them, outermost first: (path, line, function, first line, is the user's)."""
     return [(c.path, line, c.function, c.first_line, c.owner == USER) for c, line in reversed(walked)]
 
 
-def user_rows(walked: list) -> list:
+def user_rows(walked: list[Any]) -> list[Any]:
     """The user's frames of a stack, outermost first; the nearest frame where there are none."""
     mine = [pair for pair in walked if pair[0].owner == USER]
     if not mine:
@@ -124,12 +128,14 @@ _INSIDE = (
     ("Join", ("torch/distributed/algorithms/join.py",)),
     ("pipeline", ("torch/distributed/pipelining/",)),
 )
+_DDP = "torch/nn/parallel/distributed.py"
+_BACKWARD = ("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py")
 
 
-def inside(walked: list) -> str:
+def inside(walked: list[Any]) -> str:
     """What communicates on the user's behalf at this stack: "DDP.forward", "SyncBatchNorm", ..., the name of a
     package in site-packages; "" where the user's line names the collective itself."""
-    between = []
+    between: list[Code] = []
     for code, _ in walked:
         if code.owner == USER:
             break
@@ -137,38 +143,23 @@ def inside(walked: list) -> str:
             between.append(code)
     if not between:
         return ""
-    backward = any(
-        c.path.endswith(("torch/_tensor.py", "torch/autograd/__init__.py", "torch/autograd/graph.py"))
-        for c in between
-    )
     for name, marks in _INSIDE:
-        if any(mark in c.path for c in between for mark in marks):
+        if any(mark in code.path for code in between for mark in marks):
             return name
-    for code in between:
-        if code.path.endswith("torch/nn/parallel/distributed.py"):
-            method = code.function.rsplit(".", 1)[-1]
-            built = any(c.function.endswith("__init__") and c.path == code.path for c in between)
-            return (
-                "DDP.__init__"
-                if built
-                else "DDP.backward"
-                if backward
-                else "DDP.join"
-                if "join" in method
-                else "DDP.forward"
-            )
+    backward = any(code.path.endswith(_BACKWARD) for code in between)
+    methods = [code.function.rsplit(".", 1)[-1] for code in between if code.path.endswith(_DDP)]
+    if methods:
+        return "DDP.__init__" if "__init__" in methods else "DDP.backward" if backward else "DDP.forward"
     for code in between:
         if code.owner == LIBRARY and "-packages/" in code.path:
             return code.path.split("-packages/", 1)[1].split("/", 1)[0].split(".", 1)[0]
-    if backward:
-        return "DDP.backward"
-    return between[-1].function
+    return "DDP.backward" if backward else between[-1].function
 
 
 _SIMPLE = (int, bool, float, str, type(None))
 
 
-def simple_locals(frame) -> dict:
+def simple_locals(frame: Any) -> dict[str, Any]:
     """A frame's variables of simple type, and `len(x)` of lists, tuples, dicts and sets; never calls user code."""
     values = frame.f_locals
     found = {}
@@ -182,7 +173,7 @@ def simple_locals(frame) -> dict:
     return found
 
 
-def release(frame, values) -> None:
+def release(frame: Any, values: Any) -> None:
     """Empties the snapshot that reading `f_locals` left on a function's frame before Python 3.13: it would keep the
     user's tensors alive. Module frames have no snapshot, their locals are the real ones."""
     if sys.version_info < (3, 13) and frame.f_code.co_flags & 0x1:  # CO_OPTIMIZED

@@ -8,6 +8,10 @@ import time
 
 from . import stack
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 LIMIT = 20
 """Errors of our own after which the guest takes itself out."""
 
@@ -17,15 +21,16 @@ class Guest:
 
     def __init__(self) -> None:
         self.off = False
-        self.sink = None
-        self.recorder = None
-        self.failures = None
-        self.hooks = None
-        self.c10d = None
+        self.sink: Any = None
+        self.recorder: Any = None
+        self.failures: Any = None
+        self.torch: Any = None
+        self.c10d: Any = None
         self.destroyed = False
         self.address = os.environ.get("ALLRANKS_SOCKET", "")
         self.token = os.environ.get("ALLRANKS_TOKEN", "")
         self.started_ns = time.time_ns()
+        self._library: Any = None
         self._errors = 0
         self._refused = False
         self._gone = False
@@ -35,7 +40,7 @@ class Guest:
     def connect(self) -> bool:
         """Connects to the host, once; True when there is one."""
         if self.sink is not None:
-            return self.sink.alive
+            return bool(self.sink.alive)
         if self._refused or not self.address:
             return False
         self._refused = True  # until it has worked: a host that is gone is asked once
@@ -59,14 +64,12 @@ class Guest:
             return False
 
     def _hook_in(self) -> None:
-        from . import children, failure
+        from . import children
 
-        if self.failures is None:
-            self.failures = failure.Failures(self)
         self.failures.install()
         children.wrap_signals(self, os)
 
-    def _hello(self) -> dict:
+    def _hello(self) -> dict[str, Any]:
         import threading
 
         from . import setup, wire
@@ -78,7 +81,7 @@ class Guest:
             "token": self.token,
             "pid": os.getpid(),
             "ppid": os.getppid(),
-            "tid": threading.main_thread().native_id or os.getpid(),
+            "tid": getattr(threading.main_thread(), "native_id", None) or os.getpid(),
             "argv": _argv(),
             "executable": sys.executable or "",
             "python": "%d.%d.%d" % sys.version_info[:3],
@@ -88,7 +91,7 @@ class Guest:
             "started_ns": self.started_ns,
         }
 
-    def send(self, *message) -> None:
+    def send(self, *message: Any) -> None:
         """Tells the host something, if there is one."""
         sink = self.sink
         if sink is not None:
@@ -101,49 +104,60 @@ class Guest:
 
             self.sink.listen(answer.Answers(self.recorder))
 
+    def joins(self) -> None:
+        """The process is about to become a rank: now it must be heard, and its calls seen."""
+        if not self.connect():  # asked again in a forked child
+            return
+        self.listen()
+        if self._library is not None:
+            return
+        from . import failure, kernel
+
+        failure.watch_handled(self.failures)
+        try:
+            self._library = kernel.register(self, self.torch, self.c10d)
+        except Exception as error:
+            self._library = False
+            self.send("blind", "operators", "%s: %s" % (type(error).__name__, str(error)[:300]))
+
     # What hooks report
 
-    def fact(self, name: str, *values) -> None:
+    def fact(self, name: str, *values: Any) -> None:
         """One observation, on a connection made for it if need be."""
         if self.connect():
             self.send("fact", name, *values)
 
-    def passing(self, error) -> None:
+    def passing(self, error: BaseException) -> None:
         """An exception leaves a call that is watched."""
-        if self.failures is not None and not isinstance(error, (SystemExit, GeneratorExit, StopIteration)):
+        if not isinstance(error, (SystemExit, GeneratorExit, StopIteration)):
             self.failures.tell(error, "passing")
 
-    def outsider(self, name: str, frame) -> None:
+    def outsider(self, name: str, frame: Any) -> None:
         """A collective by a rank that is not in the group: PyTorch makes it a no-op."""
         try:
             self.send("fact", "outsider", name, stack.user_rows(stack.walk(frame)))
         except Exception as error:
             self.failed(error)
 
-    def leaving(self, how: str, status, frame) -> None:
+    def leaving(self, how: str, status: Any, frame: Any) -> None:
         """The program asks to end, at this frame."""
         try:
             if self.sink is not None:
                 code = status if isinstance(status, int) else 0 if status is None else 1
-                self.send(
-                    "fact",
-                    "exit_call",
-                    how,
-                    code,
-                    str(status)[:200] if code == 1 else "",
-                    stack.user_rows(stack.walk(frame)),
-                )
+                text = str(status)[:200] if isinstance(status, str) else ""
+                self.send("fact", "exit_call", how, code, text, stack.user_rows(stack.walk(frame)))
         except Exception as error:
             self.failed(error)
 
-    def reaped(self, pid: int, status) -> None:
+    def reaped(self, pid: int, status: int | None) -> None:
         """A child ended: `status` as subprocess has it, negative for a signal."""
-        if status is None or (self.sink is None and status == 0):
-            return
-        if self.connect():
-            self.send("child", pid, status)
+        try:
+            if status is not None and (self.sink is not None or status != 0) and self.connect():
+                self.send("child", pid, int(status))
+        except Exception as error:
+            self.failed(error)
 
-    def signalled(self, pid: int, number: int, frame) -> None:
+    def signalled(self, pid: int, number: int, frame: Any) -> None:
         """This process sends a signal."""
         try:
             if pid == os.getpid():
@@ -153,7 +167,7 @@ class Guest:
         except Exception as error:
             self.failed(error)
 
-    def failed(self, error) -> None:
+    def failed(self, error: BaseException) -> None:
         """An error of ours: told to the host, and too many of them end the guest's work."""
         self._errors += 1
         if self._errors > LIMIT:
@@ -181,25 +195,24 @@ class Guest:
         try:
             alive = bool(self.c10d is not None and self.c10d.is_initialized())
             last = getattr(sys, "last_value", None)
-            if last is not None and self.failures is not None:
+            if last is not None:
                 self.failures.tell(last, "uncaught")
-            self.send("goodbye", {"destroyed": self.destroyed, "group_alive": alive, "errors": self._errors})
+            self.send("goodbye", {"destroyed": self.destroyed, "group_alive": alive})
             if self.recorder is not None:
-                self.recorder.pending.clear()
+                self.recorder.pending.clear()  # a Work that outlives its group aborts the process
             if self.sink is not None:
                 self.sink.close()
         except Exception:
             pass
 
     def forked(self) -> None:
-        """In a forked child: the connection and the ring belong to the parent; begin anew when there is reason to."""
+        """In a forked child: connection and ring belong to the parent; begin anew when there is reason to."""
         try:
             if self.sink is not None:
                 self.sink.abandon()
             ring = self.recorder.ring if self.recorder is not None else None
             self.sink = None
-            self._refused = False
-            self._gone = False
+            self._refused = self._gone = False
             self.started_ns = time.time_ns()
             if self.recorder is not None:
                 self.recorder.restart(None)
@@ -209,7 +222,7 @@ class Guest:
             self.off = True
 
 
-def _argv() -> list:
+def _argv() -> list[str]:
     try:
         with open("/proc/self/cmdline", "rb") as file:
             words = file.read().decode("utf-8", "replace").split("\0")[:-1]

@@ -9,6 +9,10 @@ from __future__ import annotations
 import marshal
 import struct
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PROTOCOL = 1
 """Both sides say it in the hello; a host ignores guests that speak another."""
 
@@ -32,7 +36,7 @@ CALL, DRAW = 0, 1
 batch, ISSUED for the end of the loader, RAISED for an exception)."""
 
 
-def encode(message: tuple) -> bytes:
+def encode(message: tuple[Any, ...]) -> bytes:
     """The bytes of one message, length first."""
     body = marshal.dumps(message, 2)
     return LENGTH.pack(len(body)) + body
@@ -44,7 +48,7 @@ class Decoder:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list:
+    def feed(self, data: bytes) -> list[Any]:
         """The messages completed by `data`. Raises ValueError, EOFError or TypeError when they are not messages."""
         self._buffer += data
         found = []

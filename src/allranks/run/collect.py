@@ -5,8 +5,8 @@ Keys of `RankState.facts` (absent where not known):
 | key | value |
 | --- | --- |
 | torch_version, python_version, executable | text |
-| backend, world_size | as the default group has them |
-| init_arguments | what init_process_group was given: backend, init_method, rank, world_size, address, timeout (s), ... |
+| backend, world_size, device | of the default group; the current CUDA device if CUDA was initialised by then |
+| init_arguments | given to init_process_group: backend, init_method, rank, world_size, address, timeout (s), ... |
 | init_site | the call site of init_process_group (Site) |
 | destroyed, group_alive | destroy_process_group was called last; a group was alive at the end |
 | clean | True once the interpreter ran to its end, whatever signal came after |
@@ -16,6 +16,8 @@ Keys of `RankState.facts` (absent where not known):
 | outsider_calls | [{op, site}]: collectives on a group that this rank is not in; PyTorch makes them no-ops |
 | causes | {index in `exceptions`: "Type: message" of its cause} |
 | thread_exceptions | indices in `exceptions` of those that ended a thread |
+| unheard | True: launched as a rank, and its recorder never said hello |
+| expected, remote | True: not heard from yet; on another node |
 | locals | [{path, line, variables}] of the user's frames, outermost first, when asked for a verdict |
 | same_rank | ranks that two living processes claim |
 | pending | (group, position) of every call that is not known to be complete |
@@ -90,6 +92,10 @@ class Collector:
 
     def _hello(self, connection: Connection, hello: dict[str, Any]) -> None:
         guest = Guest(connection, hello, self.kinds)
+        before = self.by_pid.get(guest.pid)
+        if before is not None:  # the process has replaced itself (exec)
+            before.ended(None)
+            self.ranks = {r: g for r, g in self.ranks.items() if g is not before}
         guest.facts.update(python_version=hello.get("python"), executable=hello.get("executable"))
         self.guests[connection] = guest
         self.by_pid[guest.pid] = guest
@@ -204,7 +210,6 @@ class Collector:
         ]
         known = sizes or [n for n in asked if isinstance(n, int) and n > 0] or named
         world.size = max(known, default=None)
-        self._fill_unheard(world)
         claimed = {guest.pid for guest in self.ranks.values()}
         world.agents = [_agent(guest) for guest in self.by_pid.values() if guest.pid not in claimed]
         return world
@@ -224,22 +229,13 @@ class Collector:
         elif state.state in ("starting", "exited"):
             state.state = "running" if guest.ready else "starting"
 
-    def _fill_unheard(self, world: World) -> None:
-        for pid, variables in self.unseen.items():
-            rank = int(variables["RANK"])
-            if pid in self.by_pid or rank in self.ranks:
-                continue
-            world.ranks.setdefault(rank, RankState(rank, pid=pid, state="silent", environment={
-                n: v for n, v in variables.items() if n in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-            }))  # fmt: skip
-
     def spots(self) -> list[BlindSpot]:
         """What was not seen, and why."""
         found = list(self.blind_spots)
-        silent = tuple(sorted(r for r, s in self.world.ranks.items() if s.state == "silent"))
+        silent = tuple(sorted(r for r, s in self.world.ranks.items() if s.facts.get("unheard")))
         if silent:
             found.append(BlindSpot("rank-not-heard", say(
-                "the recorder did not start in these ranks (python -I, -E or -S, a Python older than 3.8, or a container): "
+                "the recorder did not start in these ranks (python -I, -E or -S, a Python older than 3.8): "
                 "nothing is known of their calls"), silent))  # fmt: skip
         for rank, guest in sorted(self.ranks.items()):
             for what, why in guest.blind:

@@ -40,9 +40,10 @@ class Expectation:
             if never and not pid:
                 world.ranks.pop(rank, None)
                 continue
-            state = world.ranks.setdefault(rank, RankState(rank, state="starting"))
-            state.pid = pid
-            state.facts["unheard" if pid else "remote" if self._elsewhere(world) else "expected"] = True
+            if rank not in world.ranks or world.ranks[rank].pid != pid:
+                world.ranks[rank] = RankState(rank, pid=pid, state="starting")
+            state = world.ranks[rank]
+            state.facts = {"unheard" if pid else "remote" if self._elsewhere(world) else "expected": True}
             if pid and process.gone(pid):
                 status = self.collector.statuses.get(pid)
                 signal = -status if status is not None and status < 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 import time
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ..rank import wire
@@ -92,6 +92,7 @@ class Guest:
         self._group_names: dict[int, str] = {}
         self._sites: dict[int, Site] = {}
         self._late: list[Record] = []
+        self._passing: set[int] = set()  # exceptions that left a call, and may yet be handled
 
     # What the guest says
 
@@ -153,8 +154,9 @@ class Guest:
         self.facts["init_site"] = self._sites.get(site, ())
         self.facts["destroyed"] = False
 
-    def _on_ready(self, rank: int, size: int, backend: str) -> None:
+    def _on_ready(self, rank: int, size: int, backend: str, device: int | None) -> None:
         self.rank, self.ready = rank, True
+        self.facts["device"] = device
         self.facts["world_size"] = size
         self.facts["backend"] = backend
 
@@ -162,11 +164,21 @@ class Guest:
         self.loaders[number] = Loader(self._sites.get(site, ()))
 
     def _on_exception(
-        self, number: int, how: str, kind: str, message: str, rows: list[Row], cause: str, main: bool
+        self,
+        number: int,
+        how: str,
+        time_ns: int,
+        kind: str,
+        message: str,
+        rows: list[Row],
+        cause: str,
+        main: bool,
     ) -> None:
         handled = how in ("logged", "handled")
-        info = ExceptionInfo(kind, message, self.kinds.site(rows), time.time_ns(), handled)
+        info = ExceptionInfo(kind, message, self.kinds.site(rows), time_ns, handled)
         self._numbers[number] = len(self.exceptions)
+        if how == "passing":
+            self._passing.add(len(self.exceptions))
         self.exceptions.append(info)
         if cause:
             self.facts.setdefault("causes", {})[len(self.exceptions) - 1] = cause
@@ -181,7 +193,8 @@ class Guest:
         handled = how in ("logged", "handled")
         if how == "uncaught":
             self.uncaught = index
-        self.exceptions[index] = ExceptionInfo(info.type, info.message, info.frames, info.time_ns, handled)
+        self._passing.discard(index)
+        self.exceptions[index] = replace(info, handled=handled)
 
     def _on_fact(self, name: str, *values: Any) -> None:
         if name == "exit_call":
@@ -244,6 +257,9 @@ class Guest:
         history.times_ns.append(record.time_ns)
         if name != SETUP:
             self.calls += 1
+            for index in [i for i in self._passing if self.exceptions[i].time_ns < record.time_ns]:
+                self._passing.discard(index)  # the rank went on to another call
+                self.exceptions[index] = replace(self.exceptions[index], handled=True)
         if len(history.kinds) > KEEP:
             cut = KEEP // 2
             history.start += cut
@@ -290,7 +306,8 @@ class Guest:
             return None
         status, signal = self.status, None
         if status is not None and status < 0:
-            status, signal = None, -status
+            signal = -status
+            status = None
         exception = self.exceptions[self.uncaught] if self.uncaught is not None else None
         victim = self.ended_by_host or (
             self.signalled_by is not None and signal in (signals.SIGTERM, signals.SIGKILL, signals.SIGINT)

@@ -22,8 +22,9 @@ from . import process
 
 BOOT = Path(__file__).resolve().parent.parent / "rank" / "boot"
 PASSED_ON = frozenset(
-    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTSTP, signal.SIGCONT}
-)  # fmt: skip
+    {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+    | {signal.SIGTSTP, signal.SIGCONT}
+)
 TO_GROUP = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGCONT})
 """What a terminal sends to a whole process group; the others go to the command alone."""
 FROM_KERNEL = 128

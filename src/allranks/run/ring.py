@@ -43,7 +43,7 @@ class Ring:
 
     def read(self) -> list[Record]:
         """The whole records written since the last call, in order."""
-        found = []
+        found: list[Record] = []
         while len(found) < wire.SLOTS:
             record = self._slot(self._next)
             if record.serial == self._next:

@@ -202,7 +202,9 @@ def absent_from(wait: Wait, state: RankState, world: World) -> tuple[int, ...]:
         return tuple(r for r in everyone if r != state.rank and not _joins(world.ranks.get(r), address))
     if kind is not None and kind.signature.detail is not None:
         members = _members(kind.signature.detail, world)
-        return tuple(r for r in members if r != state.rank and not _made(world.ranks.get(r), state, wait))
+        return tuple(
+            r for r in members if r != state.rank and not _made(world, world.ranks.get(r), state, wait)
+        )
     return ()
 
 
@@ -210,7 +212,9 @@ def _joins(other: RankState | None, address: str) -> bool:
     """True when the other rank has come to init_process_group at the same address, or is past it."""
     if other is None or "init_arguments" not in other.facts:
         return False
-    return other.facts["init_arguments"].get("address") == address
+    if other.state == "exited" and "backend" not in other.facts:
+        return False  # it came, and failed before the group was there
+    return bool(other.facts["init_arguments"].get("address") == address)
 
 
 def _members(detail: str, world: World) -> tuple[int, ...]:
@@ -218,11 +222,15 @@ def _members(detail: str, world: World) -> tuple[int, ...]:
     return tuple(sorted({int(word) for word in words})) or tuple(world.ranks)
 
 
-def _made(other: RankState | None, state: RankState, wait: Wait) -> bool:
+def _made(world: World, other: RankState | None, state: RankState, wait: Wait) -> bool:
     """True when the other rank has made the same new_group as often as this one."""
     if other is None or wait.call is None:
         return False
     mine, theirs = state.histories.get(SETUP), other.histories.get(SETUP)
     if mine is None or theirs is None:
         return False
-    return theirs.kinds.count(wait.call) >= mine.kinds.count(wait.call)
+    signature = world.kinds[wait.call].signature
+    alike = {number for number, kind in world.kinds.items() if kind.signature == signature}
+    return (
+        sum(k in alike for k in theirs.kinds) >= sum(k in alike for k in mine.kinds[: wait.position or 0]) + 1
+    )

@@ -7,6 +7,7 @@ import sys
 
 
 def _start():
+    # type: () -> None
     if sys.version_info < (3, 8) or not os.environ.get("ALLRANKS_SOCKET"):
         return
     try:
@@ -19,6 +20,7 @@ def _start():
         spec = spec_from_file_location(
             name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
+        assert spec is not None and spec.loader is not None  # noqa: PT018
         module = module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
@@ -28,6 +30,7 @@ def _start():
 
 
 def _give_way():
+    # type: () -> None
     here = os.path.dirname(os.path.abspath(__file__))
     hidden = [p for p in sys.path if os.path.abspath(p) != here]
     if not any(
