@@ -545,3 +545,20 @@ def test_without_the_source_the_verdict_says_less(tmp_path: Path) -> None:
     finding = judge(job.build.world)[0]
     assert finding.fault == "collective-order"
     assert finding.confidence.value == "inferred"
+
+
+def test_a_shorter_loop_inside_a_loop_over_epochs(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def main():
+            for epoch in range(2):
+                for x in loader:  # turns
+                    model(x).sum().backward()  # backward
+                dist.reduce(stats, dst=0)  # stats
+        """,
+    )
+    backward, stats = job.call("allreduce", "backward", inside="DDP.backward"), job.call("reduce", "stats")
+    job.build.calls(0, [backward] * 6).blocked(0).calls(1, [backward] * 5 + [stats]).blocked(1)
+    job.loader(0, "turns", 6, exhausted=False).loader(1, "turns", 5)
+    assert job.verdict() == ("uneven-iterations", job.line("turns"), (1,))

@@ -37,6 +37,7 @@ def main():
             optimizer.step()
         if rank == 0:
             print(f"epoch {epoch}: validation loss {evaluate(model.module, loader):.4f}", flush=True)
+        dist.barrier()
 
     dist.destroy_process_group()
 

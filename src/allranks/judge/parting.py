@@ -190,12 +190,17 @@ def _nearer(one: Side, other: Side, depth: int, before: Site) -> Side | None:
         return one if a.line < b.line else other
     last = before[depth].line
     # Lines after the last agreed call come in this turn of the loop, the rest in the next one.
-    return min((one, other), key=lambda side: _distance(side.site, before, depth, last))
+    return min((one, other), key=lambda side: _distance(side.site, before, depth, last, loop))
 
 
-def _distance(site: Site, before: Site, depth: int, last: int) -> tuple[int, int]:
+def _distance(site: Site, before: Site, depth: int, last: int, loop: ast.stmt) -> tuple[int, int]:
     line = site[depth].line
-    this_turn = line > last or (line == last and _continues(before, site, depth))
+    inner = _common_loop(_chain(before[depth]), _chain(site[depth]))
+    this_turn = (
+        line > last
+        or (line == last and _continues(before, site, depth))
+        or (inner is not None and inner is not loop)  # one more turn of a loop inside
+    )
     return (0 if this_turn else 1, line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -136,7 +137,7 @@ class _Speaker:
         for row in shown:
             style = "bold red" if row["rank"] in finding.ranks else ""
             table.add_row(
-                str(row["rank"]), self._state(row), row.get("where") or "", row.get("call") or "",
+                str(row["rank"]), self._state(row), _where(row), _inside(row),
                 str(row.get("calls", "")), style=style,
             )  # fmt: skip
         self.out.print(table)
@@ -152,7 +153,9 @@ class _Speaker:
             "exited": say("exited"), "silent": say("never heard from"),
         }  # fmt: skip
         state = render(words.get(row["state"], say("unknown")), self.language)
-        return f"{state} ({row['ended']})" if row.get("ended") else state
+        ended = row.get("exit") or {}
+        how = (ended.get("signal") and f"signal {ended['signal']}") or ended.get("status")
+        return f"{state} ({how})" if how else state
 
     def proof(self, finding: Finding, report: Report) -> None:
         """The circle of waiting ranks and how quickly it was seen."""
@@ -180,3 +183,17 @@ class _Speaker:
                 render(finding.message, self.language),
             )
         )
+
+
+def _where(row: dict[str, Any]) -> str:
+    """The line at which a rank stands, or made its last call."""
+    site = row.get("site")
+    return f"{os.path.basename(site['path'])}:{site['line']} {site['function']}" if site else ""
+
+
+def _inside(row: dict[str, Any]) -> str:
+    """What a blocked rank waits in."""
+    wait = row.get("wait")
+    if not wait:
+        return ""
+    return " ".join(str(word) for word in (wait.get("inside"), wait.get("op") or wait.get("kind")) if word)
