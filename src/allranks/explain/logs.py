@@ -228,18 +228,29 @@ def mentioned_rank(text: str) -> int | None:
     return int(match["rank"]) if match else None
 
 
-_FILE_RANK = re.compile(r"(?:^|[._/-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=[._/-]|$)", re.IGNORECASE)
+_FILE_RANK = re.compile(r"(?:^|[._-])(?:global[_-]?)?rank[_.-]?(\d{1,6})(?=[._-]|$)", re.IGNORECASE)
 _FILE_LOCAL = re.compile(r"(?:^|/)attempt_\d+/(\d{1,5})/")
-_FILE_NODE = re.compile(r"(?:^|[._/-])((?:node|host|worker|pod)[_.-]?\d{1,5})(?=[._/-]|$)", re.IGNORECASE)
+_FILE_NODE = re.compile(r"(?:^|[._-])((?:node|host|worker|pod)[_.-]?\d{1,5})(?=[._-]|$)", re.IGNORECASE)
 
 
-def origin_of_file(name: str) -> Origin:
-    """What a log's path tells: torchrun's attempt_0/3/stderr.log, rank_3.log, node-1/train.log."""
-    path = name.replace("\\", "/")
-    rank, local, node = _FILE_RANK.search(path), _FILE_LOCAL.search(path), _FILE_NODE.search(path)
-    return Origin(
-        file=name,
-        node=node[1] if node else "",
-        rank=int(rank[1]) if rank else None,
-        local=int(local[1]) if local else None,
-    )
+def origins_of_files(names: Iterable[str]) -> dict[str, Origin]:
+    """What the paths of a job's logs tell: torchrun's attempt_0/3/stderr.log, rank_3.log, node-1/train.log. A rank or
+    node counts only where it tells files apart: one log called after a rank holds the lines of all."""
+    found: dict[str, Origin] = {}
+    for name in names:
+        path = name.replace("\\", "/")
+        local = _FILE_LOCAL.search(path)
+        parts = path.split("/")[-2:]
+        ranks = [match[1] for part in parts if (match := _FILE_RANK.search(part))]
+        nodes = [match[1] for part in parts if (match := _FILE_NODE.search(part))]
+        found[name] = Origin(
+            file=name,
+            node=nodes[-1] if nodes else "",
+            rank=int(ranks[-1]) if ranks else None,
+            local=int(local[1]) if local else None,
+        )
+    if len({origin.rank for origin in found.values()} - {None}) < 2:
+        found = {name: replace(origin, rank=None) for name, origin in found.items()}
+    if len({origin.node for origin in found.values()} - {""}) < 2:
+        found = {name: replace(origin, node="") for name, origin in found.items()}
+    return found

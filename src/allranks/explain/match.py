@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..judge.signatures import Match, fragment_pattern, match
 from . import scan
 from .launcher import Launch, Reader
-from .logs import Origin, lines, origin_of_file
+from .logs import Origin, lines
 from .tracebacks import Assembler, Raised, Traceback
 from .watchdog import Watchdogs
 
@@ -128,13 +128,16 @@ def in_order(incidents: list[Incident]) -> list[Incident]:
     return sorted(incidents, key=lambda incident: incident.order)
 
 
-def read(stream: Stream, story: Story, name: str | None = None) -> None:
-    """Reads one log into `story`. Memory stays bounded however long the log is."""
-    name = name or stream.name
+def read(stream: Stream, story: Story, origin: Origin | None = None, time: float | None = None) -> None:
+    """Reads one log into `story`. Memory stays bounded however long the log is. `origin` is what its path tells of
+    who wrote it, `time` that of its first line where it is known from elsewhere."""
+    name = stream.name
     story.files.append(name)
     count = scan.Count()
     reading = _Reading(story)
-    for line in lines(scan.windows(stream, count), name, origin_of_file(name)):
+    if time is not None:
+        reading.stamps.append((0, time))
+    for line in lines(scan.windows(stream, count), name, origin):
         if line is None:
             reading.gap()
         else:
@@ -253,7 +256,7 @@ class _Reading:
             key,
             Incident(
                 role, readings, raised.type, raised.text, frame, shown[0] if shown else traceback.lines[0],
-                call=_call(raised), raised=True, stack=tuple(raised.frames), time=self._time(raised.first),
+                call=call_of(raised.frames), raised=True, stack=tuple(raised.frames), time=self._time(raised.first),
             ),
             origin, rank, shown,
         )  # fmt: skip
@@ -335,9 +338,9 @@ def _names(text: str, frame: Frame) -> bool:
     return frame.path in text and re.search(rf"(?:line |:){frame.line}\b", text) is not None
 
 
-def _call(raised: Raised) -> str:
+def call_of(frames: list[Frame]) -> str:
     """The communicating call that a stack stands in, innermost first: a collective, "backward", "DDP.forward"..."""
-    for frame in reversed(raised.frames):
+    for frame in reversed(frames):
         if frame.user:
             continue
         path, function = frame.path.replace("\\", "/"), frame.function.rpartition(".")[2]

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..errors import AllranksError
 from ..findings import say
@@ -39,9 +40,10 @@ class _Readable(Protocol):
 class Stream:
     """The decompressed bytes of one log. `cut` is True once it turned out that the rest cannot be read."""
 
-    def __init__(self, path: Path | None) -> None:
-        """`path` None is standard input."""
+    def __init__(self, path: Path | None, text: str | None = None) -> None:
+        """`path` None is standard input. `text` is what was already read out of the file."""
         self.path = path
+        self.text = text
         self.cut = False
 
     @property
@@ -51,6 +53,9 @@ class Stream:
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of at most BLOCK decompressed bytes. Raises AllranksError when the file cannot be opened."""
+        if self.text is not None:
+            yield self.text.encode("utf-8", "replace")
+            return
         with _opened(self.path) as raw, _unpacked(raw, self.name) as plain:
             decoder = None
             first = True
@@ -78,12 +83,15 @@ def peek(path: Path, size: int = 4096) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path | None) -> Iterator[io.BufferedReader[io.RawIOBase]]:
+def _opened(path: Path | None) -> Iterator[io.BufferedReader[Any]]:
     if path is None:
-        yield io.BufferedReader(sys.stdin.buffer)  # type: ignore[arg-type]
+        # Read through a buffer of our own, which can look ahead, and leave the real one open.
+        standard = io.BufferedReader(cast("io.RawIOBase", sys.stdin.buffer), BLOCK)
+        yield standard
+        standard.detach()
         return
     try:
-        raw = path.open("rb", buffering=BLOCK)
+        raw = io.BufferedReader(io.FileIO(path), BLOCK)
     except OSError as error:
         sentence = say("{path} cannot be read: {error}", path=path, error=error.strerror or error)
         raise AllranksError("input-unreadable", sentence) from error
@@ -92,7 +100,7 @@ def _opened(path: Path | None) -> Iterator[io.BufferedReader[io.RawIOBase]]:
 
 
 @contextmanager
-def _unpacked(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Readable]:
+def _unpacked(raw: io.BufferedReader[Any], name: str) -> Iterator[_Readable]:
     """The reader behind the compression that the first bytes announce."""
     try:
         head = raw.peek(8)[:8]
@@ -100,11 +108,14 @@ def _unpacked(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Read
         sentence = say("{path} cannot be read: {error}", path=name, error=error.strerror or error)
         raise AllranksError("input-unreadable", sentence) from error
     if head.startswith(b"\x1f\x8b"):
-        yield gzip.GzipFile(fileobj=raw)  # noqa: SIM115 - the file below is closed by its own manager
+        with gzip.GzipFile(fileobj=raw) as plain:
+            yield plain
     elif head.startswith(b"\xfd7zXZ\x00"):
-        yield lzma.LZMAFile(raw)
+        with lzma.LZMAFile(raw) as plain:
+            yield plain
     elif head.startswith(b"BZh"):
-        yield bz2.BZ2File(raw)
+        with bz2.BZ2File(raw) as plain:
+            yield plain
     elif head.startswith(_ZSTD):
         with _zstd(raw, name) as plain:
             yield plain
@@ -113,21 +124,15 @@ def _unpacked(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Read
 
 
 @contextmanager
-def _zstd(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Readable]:
+def _zstd(raw: io.BufferedReader[Any], name: str) -> Iterator[_Readable]:
     """Zstandard: the standard library from 3.14 on, the zstandard package, or the zstd program."""
-    try:
-        from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        pass
-    else:
-        yield zstd.ZstdFile(raw)
+    if (module := _imported("compression.zstd")) is not None:
+        with module.ZstdFile(raw) as plain:
+            yield plain
         return
-    try:
-        import zstandard  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        pass
-    else:
-        yield zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    if (module := _imported("zstandard")) is not None:
+        with module.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False) as plain:
+            yield plain
         return
     program = shutil.which("zstd")
     if program is None or name == "-":
@@ -148,3 +153,11 @@ def _zstd(raw: io.BufferedReader[io.RawIOBase], name: str) -> Iterator[_Readable
         finally:
             process.stdout.close()
             process.kill()
+
+
+def _imported(name: str) -> Any:
+    """The module of that name, or None where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None

@@ -241,7 +241,7 @@ def _by_stray(story: Story) -> Verdict | None:
 
 
 def _by_wait(waiting: waits.Waiting, story: Story) -> Verdict:
-    lines = [*waiting.lines, *(line for incident in waiting.incidents for line in incident.lines)]
+    lines = list(waiting.lines) or [line for incident in waiting.incidents for line in incident.lines]
     frame = next((incident.frame for incident in waiting.incidents if incident.frame is not None), None)
     words = [story.launch.last_words[rank] for rank in waiting.ranks if rank in story.launch.last_words]
     lines += [line for line in words[:2] if line not in lines]

@@ -34,9 +34,9 @@ _EXITED = say(
     "the length of its data). All ranks must leave together: reduce the decision first (all_reduce the flag)."
 )
 _LATE = say(
-    "Find what it did meanwhile (py-spy dump --pid PID while it hangs): one-off work such as tokenizing, downloading or "
-    "compiling needs a longer timeout (init_process_group(timeout=...)) or must be shared; a call that this rank skips "
-    "because of a branch never comes."
+    "Find what it did meanwhile (py-spy dump --pid PID while it hangs): one-off work such as tokenizing, "
+    "downloading or compiling needs a longer timeout (init_process_group(timeout=...)) or must be shared; a call "
+    "that this rank skips because of a branch never comes."
 )
 _ORDER = say(
     "All ranks must issue the same collectives in the same order: look for the branch, loop or early continue before "
@@ -85,7 +85,7 @@ def _counts(incident: Incident, story: Story) -> bool:
 
 def _of_watchdogs(difference: Difference, story: Story, victims: list[Incident]) -> Waiting:
     lines = list(difference.lines)
-    placed = [incident for incident in victims if incident.frame is not None]
+    placed = [one for one in victims if one.frame is not None or one.signature.startswith("watchdog-")]
     calls = _calls(difference.calls)
     if difference.kind in ("order", "shape"):
         fault = "collective-order" if difference.kind == "order" else "collective-shape"

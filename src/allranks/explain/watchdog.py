@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,9 +97,8 @@ class Watchdogs:
             only = next(iter(named.values()))
             for rank, watch in bare.items():
                 known = only.setdefault(rank, watch)
-                if not known.op and watch.op:
-                    watch.enqueued, watch.completed = known.enqueued, known.completed
-                    only[rank] = watch
+                if watch.op and known is not watch:
+                    only[rank] = replace(watch, enqueued=known.enqueued, completed=known.completed)
             return [only]
         return [*named.values(), *([dict(bare)] if bare else [])]
 

@@ -1,0 +1,73 @@
+"""Stacks of living processes, as `py-spy dump` prints them: where every rank stood."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ..world import Frame
+from .logs import Line, plain
+from .match import Incident, Story, call_of
+from .tracebacks import is_user
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .logs import Origin
+
+_LARGEST = 64 * 1024 * 1024
+_PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.*)")
+_THREAD = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
+_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<path>.+?):(?P<line>\d{1,9})\)\s*$")
+_RANK = re.compile(r"--(?:local[-_])?rank[= ](?P<rank>\d{1,6})\b")
+_HELPERS = re.compile(
+    r"torchrun|torch\.distributed\.(?:run|launch)|resource_tracker|compile_worker|accelerate\S* launch"
+)
+
+
+def read_stacks(path: Path, story: Story, origin: Origin) -> None:
+    """Reads the main thread's stack of every process in a file into `story`, as a process that was stopped there."""
+    name = str(path)
+    with path.open("rb") as file:
+        text = file.read(_LARGEST).decode("utf-8", "replace")
+    story.files.append(name)
+    frames: list[Frame] = []
+    head: Line | None = None
+    command, main = "", False
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = Line(number, plain(raw), plain(raw), origin)
+        if match := _PROCESS.match(line.text):
+            _add(story, command, origin.rank, frames, head)
+            command, frames, head, main = match["command"], [], None, False
+        elif match := _THREAD.match(line.text):
+            # py-spy names the main thread; without names the first one is it.
+            main = match["name"] == "MainThread" if match["name"] else not frames
+            head = line if main else head
+        elif main and (match := _FRAME.match(line.text)):
+            frames.insert(
+                0, Frame(match["path"], int(match["line"]), match["function"], user=is_user(match["path"]))
+            )
+        elif not line.text.strip():
+            main = False
+        story.lines += 1
+    _add(story, command, origin.rank, frames, head)
+
+
+def _add(story: Story, command: str, rank: int | None, frames: list[Frame], head: Line | None) -> None:
+    if head is None or not frames or _HELPERS.search(command):
+        return
+    if any("_worker_loop" in frame.function for frame in frames):
+        return
+    if match := _RANK.search(command):
+        rank = int(match["rank"])
+    if rank is None:
+        rank = len([one for one in story.incidents.values() if one.role == "stopped"])
+    frame = next((frame for frame in reversed(frames) if frame.user), None)
+    call = call_of(frames)
+    known = story.incidents.setdefault(
+        ("stopped", call, frame), Incident("stopped", [], "", "", frame, head, call=call, raised=True)
+    )
+    known.count += 1
+    known.ranks.add(rank)
+    known.lines.append(head)
+    story.launch.ranks.add(rank)
