@@ -112,6 +112,24 @@ def test_a_receive_from_anyone_needs_one_sender() -> None:
     assert dead_set(world.exited(2).world).ranks == (0,)
 
 
+def test_groups_made_in_another_order_wait_for_each_other() -> None:
+    some, everyone = call("new_group", "main:5", detail="[0, 1]"), call("new_group", "main:6", detail="all")
+    world = Builder(3)
+    for rank in (0, 1):
+        world.calls(rank, [some, everyone], group="0/setup").making_group(rank)
+    world.calls(2, [everyone], group="0/setup").making_group(2)
+    dead = dead_set(world.world)
+    assert dead.ranks == (0, 1, 2)
+    assert Edge(2, 0, "mismatch") in dead.edges
+    assert Edge(0, 2, "elsewhere") in dead.edges
+
+
+def test_a_rank_that_was_never_heard_from_may_still_come() -> None:
+    world = Builder(2).calls(0, [REDUCE]).blocked(0)
+    world.world.ranks[1].state = "silent"
+    assert not dead_set(world.world)
+
+
 def test_an_init_that_waits_for_a_rank_nobody_will_be() -> None:
     world = Builder(2).waits(0, "init", [2]).waits(1, "init", [2])
     dead = dead_set(world.world)

@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from allranks.world import (
+    SETUP,
     CallKind,
     Exit,
     Frame,
@@ -90,6 +91,14 @@ class Builder:
         state = self.world.ranks[rank]
         state.state = "blocked"
         state.wait = Wait(kind, None, None, None, tuple(peers), since * SECOND, detail)
+        return self
+
+    def making_group(self, rank: int, since: int = 10) -> Builder:
+        """The rank waits in the last new_group that it called."""
+        state = self.world.ranks[rank]
+        history = state.histories[SETUP]
+        state.state = "blocked"
+        state.wait = Wait("store", SETUP, history.end - 1, history.kinds[-1], (), since * SECOND, "new_group")
         return self
 
     def exited(self, rank: int, exit: Exit | None = None) -> Builder:

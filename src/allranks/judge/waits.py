@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..world import RankState, Wait, World, p2p
+from ..world import SETUP, RankState, Wait, World, p2p
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ def dead_set(world: World) -> DeadSet:
     blocked = {r: s for r, s in world.ranks.items() if s.state == "blocked" and s.wait is not None}
     edges: dict[int, list[Edge]] = {rank: _edges(world, state) for rank, state in blocked.items()}
     # Least fixed point: whoever computes can act; a blocked rank can be freed once all it waits for can act.
-    able = {r for r, s in world.ranks.items() if s.state in ("running", "starting")}
+    # A rank that was never heard from may be computing too.
+    able = {r for r, s in world.ranks.items() if s.state in ("running", "starting", "silent")}
     changed = True
     while changed:
         changed = False
@@ -100,17 +101,27 @@ def _edges(world: World, state: RankState) -> list[Edge]:
     wait = state.wait
     assert wait is not None
     found = []
-    for peer in wait.peers:
+    for peer in sorted(world.ranks) if _makes_group(world, wait) else wait.peers:
         if peer == state.rank:
             continue
         other = world.ranks.get(peer)
-        if other is None or other.state == "silent":
+        if other is None:
             found.append(Edge(state.rank, peer, "absent"))
             continue
         reason = _unmet(world, state, wait, other)
         if reason is not None:
             found.append(Edge(state.rank, peer, reason))
     return found
+
+
+def _makes_group(world: World, wait: Wait) -> bool:
+    """True for a new_group that every rank of the world must make, in the same order."""
+    kind = world.kind(wait.call) if wait.group == SETUP else None
+    return (
+        kind is not None
+        and kind.signature.op in ("new_group", "split_group")
+        and not (kind.signature.detail or "").endswith("local")
+    )
 
 
 def _unmet(world: World, state: RankState, wait: Wait, peer: RankState) -> str | None:
@@ -141,10 +152,14 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
         return "no" if died_inside else "yes"
     if wait.kind == "p2p" and wait.group is not None:
         return "yes" if _posted(world, state, wait, peer) else "no"
-    if wait.kind in ("store", "init"):
-        # `run` lists as peers only those ranks that have not set their key yet.
-        return "no"
-    return "no"
+    if _makes_group(world, wait) and wait.position is not None:
+        history = peer.histories.get(SETUP)
+        made = world.kind(history.at(wait.position)) if history is not None else None
+        mine = world.kind(wait.call)
+        if made is None or mine is None:
+            return "no"
+        return "yes" if made.signature == mine.signature else "mismatch"
+    return "no"  # of other waits at a store `run` lists as peers only those ranks that have not set their key
 
 
 def _posted(world: World, state: RankState, wait: Wait, peer: RankState) -> bool:

@@ -55,11 +55,13 @@ class Answers:
             if code.owner != stack.GUEST:
                 if top is None:
                     top = code
-            elif not inner or (
-                inner == "work" and not detail
-            ):  # a Work of a call that is itself on the stack
+            else:
                 mark = _MARKS.get(frame.f_code.co_name, "")
-                if mark:
+                # A Work of a call that is itself on the stack, and a store that making a group waits at, say less
+                # than that call does.
+                if mark and (
+                    not inner or (inner == "work" and not detail) or (inner == "store" and mark == "setup")
+                ):
                     inner, detail = mark, self.detail(mark, frame)
             frame = frame.f_back
         return {

@@ -75,7 +75,8 @@ class _Speaker:
         self.proof(finding, report)
         if verbose:
             for item in finding.evidence:
-                self.evidence(item)
+                if item.kind != "cycle":
+                    self.evidence(item)
         if finding.fix is not None:
             self.out.print(
                 Line.assemble((self.say("mend: "), "bold green"), render(finding.fix, self.language))
