@@ -113,9 +113,14 @@ def _cause(error: BaseException) -> str:
 
 
 def _frames(traceback: Any) -> list[Any]:
-    """The frames of a traceback, outermost first, as rows; those of the guest left out."""
-    found: list[Any] = []
-    while traceback is not None and len(found) < 200:
+    """The frames of an exception, outermost first, as rows; those of the guest left out.
+
+    A traceback that is still on its way holds only the frames it has left; the ones around them are on the stack.
+    """
+    if traceback is None:
+        return []
+    found = stack.rows(stack.walk(traceback.tb_frame.f_back))
+    while traceback is not None and len(found) < 2 * stack.SITE_DEPTH:
         code = stack.describe(traceback.tb_frame.f_code)
         if code.owner != stack.GUEST:
             found.append(

@@ -91,6 +91,7 @@ class Guest:
         self._kind_ids: dict[int, int] = {}
         self._group_names: dict[int, str] = {}
         self._sites: dict[int, Site] = {}
+        self._goodbye_ns = 0
         self._late: list[Record] = []
         self._passing: set[int] = set()  # exceptions that left a call, and may yet be handled
 
@@ -214,6 +215,7 @@ class Guest:
 
     def _on_goodbye(self, last: dict[str, Any]) -> None:
         self.facts["clean"] = True
+        self._goodbye_ns = time.time_ns()
         self.facts["destroyed"] = bool(last.get("destroyed"))
         self.facts["group_alive"] = bool(last.get("group_alive"))
 
@@ -312,7 +314,7 @@ class Guest:
         victim = self.ended_by_host or (
             self.signalled_by is not None and signal in (signals.SIGTERM, signals.SIGKILL, signals.SIGINT)
         )
-        return Exit(self.ended_ns or time.time_ns(), status, signal, exception, clean, victim)
+        return Exit(self._goodbye_ns or self.ended_ns, status, signal, exception, clean, victim)
 
     def loader_facts(self) -> list[dict[str, Any]]:
         """The loaders as facts, oldest first, at most 256."""

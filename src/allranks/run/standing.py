@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..rank import wire
-from ..world import SETUP, Frame, RankState, Wait, World
+from ..world import SETUP, Frame, RankState, Signature, Wait, World
 from . import process
 
 if TYPE_CHECKING:
@@ -223,14 +223,33 @@ def _members(detail: str, world: World) -> tuple[int, ...]:
 
 
 def _made(world: World, other: RankState | None, state: RankState, wait: Wait) -> bool:
-    """True when the other rank has made the same new_group as often as this one."""
-    if other is None or wait.call is None:
-        return False
-    mine, theirs = state.histories.get(SETUP), other.histories.get(SETUP)
-    if mine is None or theirs is None:
+    """True when the other rank has made the same call to make a group.
+
+    PyTorch names a group after the number of groups made before it, so the n-th call of one rank meets the n-th of
+    another; with local synchronisation the name comes from the ranks.
+    """
+    if other is None or wait.call is None or wait.position is None:
         return False
     signature = world.kinds[wait.call].signature
-    alike = {number for number, kind in world.kinds.items() if kind.signature == signature}
-    return (
-        sum(k in alike for k in theirs.kinds) >= sum(k in alike for k in mine.kinds[: wait.position or 0]) + 1
-    )
+    local = (signature.detail or "").endswith(" local")
+    mine = _groups_made(world, state, local, wait.position + 1)
+    theirs = _groups_made(world, other, local, None)
+    if local:
+        return theirs.count(signature) >= mine.count(signature)
+    return len(theirs) >= len(mine) and theirs[len(mine) - 1] == signature
+
+
+def _groups_made(world: World, state: RankState, local: bool, end: int | None) -> list[Signature]:
+    """The calls that made groups since the default group was made, before position `end` of the setup history."""
+    history = state.histories.get(SETUP)
+    found: list[Signature] = []
+    for call in history.kinds[:end] if history is not None else ():
+        signature = world.kinds[call].signature
+        if signature.op == "init_process_group":
+            found = []
+        elif (
+            signature.op in ("new_group", "split_group")
+            and (signature.detail or "").endswith(" local") == local
+        ):
+            found.append(signature)
+    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..findings import BlindSpot, Finding, Report, Severity, say
@@ -99,7 +101,7 @@ class Watch:
         self.expectation.fill(world)
         for state in world.ranks.values():
             if state.wait is not None and state.wait.kind in ("init", "store") and not state.wait.peers:
-                state.wait = _with_peers(state.wait, absent_from(state.wait, state, world))
+                state.wait = replace(state.wait, peers=absent_from(state.wait, state, world))
         return world
 
     def _living(self) -> list[Standing]:
@@ -232,12 +234,6 @@ class Watch:
         )  # fmt: skip
 
 
-def _with_peers(wait: Any, peers: tuple[int, ...]) -> Any:
-    from dataclasses import replace
-
-    return replace(wait, peers=peers)
-
-
 def _moved(state: RankState, standing: Standing) -> bool:
     old, new = state.wait, standing.wait
     assert old is not None
@@ -253,7 +249,7 @@ def _moved(state: RankState, standing: Standing) -> bool:
 def watch(
     command: list[str],
     *,
-    on_deadlock: str = "end",
+    on_deadlock: str = "kill",
     stall_s: float = 60.0,
     live: Live | None = None,
     report_sink: Sink | None = None,
@@ -263,17 +259,16 @@ def watch(
 ) -> tuple[Report, int]:
     """Runs `command` under watch; gives the report and the exit status for `allranks run`.
 
-    `on_deadlock` "end" ends a job that is proved dead, "report" leaves it alone. `live` is called with the world a
+    `on_deadlock` "kill" ends a job that is proved dead, "report" leaves it alone. `live` is called with the world a
     few times a second. `report_sink` is given the report as soon as there is a verdict, and again at the end, also
     on Ctrl-C or an error of the watch. Raises AllranksError when the command cannot be started.
     """
-    import os
-
     if judge is None or dead is None:
+        from ..judge import dead_set
         from ..judge import judge as standard_judge
-        from ..judge.waits import dead_set
 
-        judge, dead = judge or standard_judge, dead or (lambda world: bool(dead_set(world)))
+        judge = judge or partial(standard_judge, stall_s=stall_s)
+        dead = dead or (lambda world: bool(dead_set(world)))
     started_ns = time.time_ns()
     server = Server(secrets.token_hex(16))
     try:
