@@ -74,8 +74,7 @@ def _unbounded(run: _Run, progress: Progress | None, edits: bool) -> Report:
     sys.setrecursionlimit(max(limit, _DEPTH))
     try:
         run.judge(progress)
-        report = run.report()
-        return replace(report, findings=[propose(f) for f in report.findings]) if edits else report
+        return run.report(edits)
     finally:
         sys.setrecursionlimit(limit)
 
@@ -141,8 +140,8 @@ class _Run:
             self.blind_spots.append(BlindSpot("rule-failed", sentence))
             return []
 
-    def report(self) -> Report:
-        """What was found, each place once, in the order of files and lines."""
+    def report(self, edits: bool) -> Report:
+        """What was found, each place once, in the order of files and lines; with the `edits` that mend it."""
         wanted = [finding for finding in _once(self.found) if self._wanted(finding)]
         comments = {
             str(path): suppressions.parse(self.program.read(path).text)
@@ -155,7 +154,7 @@ class _Run:
             spots += suppressions.notes(shown(Path(path)), marks, self.config)
         return Report(
             "check",
-            findings=[self._placed(finding) for finding in kept],
+            findings=[self._placed(self._mended(finding) if edits else finding) for finding in kept],
             blind_spots=spots,
             statistics={"files": len(self.files), "entries": len(self.program.entries)},
             suppressed=[self._placed(finding) for finding in hidden],
@@ -174,6 +173,12 @@ class _Run:
         """The files of the programs beside those that were asked for."""
         parts = {path for entry in self.program.entries for path in self.program.closure(entry.path)}
         return sorted(parts - set(self.files))
+
+    def _mended(self, finding: Finding) -> Finding:
+        path = Path(finding.location.path) if finding.location else None
+        if path is None or path in self.notebooks:
+            return finding
+        return propose(finding, self.program.read(path).text)
 
     def _note_broken(self) -> None:
         """Notes the files of the programs that could not be read as Python 3."""

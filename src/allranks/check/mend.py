@@ -5,19 +5,20 @@ from __future__ import annotations
 import io
 import os
 import tokenize
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import AllranksError
-from ..findings import Edit, Report, say
+from ..findings import Edit, Finding, Report, say
 from ..source.files import text_of
 from .discovery import shown
 from .engine import check
 from .fix import apply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..config import Config
     from .engine import Progress
@@ -54,39 +55,91 @@ def mend(
 ) -> Mended:
     """Mends what is safe to mend in `paths`; files change on disk only with `write`, those in `texts` never.
 
-    Raises AllranksError `file-unwritable` when a file cannot be written, after those before it have been.
+    A mend stays only if a check of the mended program agrees: what was found is gone, and nothing came in its
+    place. Raises AllranksError `file-unwritable` when a file cannot be written, after those before it have been.
     """
-    given = {os.path.abspath(path): text for path, text in (texts or {}).items()}
-    before: dict[str, str] = dict(given)
-    now: dict[str, str] = dict(given)
-    total = 0
+    bench = _Bench(paths, config, {os.path.abspath(path): text for path, text in (texts or {}).items()})
     report = check(paths, config, progress=progress, texts=texts, edits=True)
     for _ in range(_ROUNDS):
-        made = 0
-        for name, edits in _by_file(report).items():
-            if name not in now:
-                text, error = text_of(Path(name))
-                if error is not None:
-                    continue
-                before[name] = now[name] = text
-            now[name], count = apply(now[name], edits)
-            made += count
-        if not made:
+        open_ = [f for f in report.findings if f.edits and _key(f) not in bench.refused]
+        if not open_:
             break
-        total += made
-        report = check(paths, config, texts={Path(name): text for name, text in now.items()}, edits=True)
-    changed = [name for name in sorted(now) if now[name] != before[name]]
+        after = bench.attempt(report, open_)
+        if after is None and len(open_) > 1:
+            # Together they did not agree; each for itself may.
+            for finding in open_:
+                after = bench.attempt(report, [finding])
+                if after is not None:
+                    break
+                bench.refused.add(_key(finding))
+        if after is None:
+            bench.refused.update(map(_key, open_))
+        else:
+            report = after
+    changed = [name for name in sorted(bench.now) if bench.now[name] != bench.before[name]]
     if write:
         for name in changed:
-            if name not in given:
-                _write(Path(name), now[name])
-    return Mended(report, [Change(shown(Path(name)), before[name], now[name]) for name in changed], total)
+            if name not in bench.given:
+                _write(Path(name), bench.now[name])
+    changes = [Change(shown(Path(name)), bench.before[name], bench.now[name]) for name in changed]
+    return Mended(report, changes, bench.made)
 
 
-def _by_file(report: Report) -> dict[str, list[Edit]]:
-    """The edits of all findings by the absolute path of their file."""
+class _Bench:
+    """The files that are being mended: as they were, and as they are now."""
+
+    def __init__(self, paths: Sequence[Path], config: Config, given: dict[str, str]) -> None:
+        self.paths = paths
+        self.config = config
+        self.given = given
+        self.before: dict[str, str] = dict(given)
+        self.now: dict[str, str] = dict(given)
+        self.refused: set[tuple[str, str, str]] = set()
+        self.made = 0
+
+    def attempt(self, report: Report, findings: Sequence[Finding]) -> Report | None:
+        """Makes the edits of `findings`; the report afterwards, or None when it is no better: then they are undone."""
+        trial = dict(self.now)
+        made = 0
+        for name, edits in _by_file(findings).items():
+            if name not in trial:
+                text, error = text_of(Path(name))
+                if error is not None:
+                    return None
+                self.before[name] = self.now[name] = trial[name] = text
+            trial[name], count = apply(trial[name], edits)
+            made += count
+        if not made:
+            return None
+        texts = {Path(name): text for name, text in trial.items()}
+        after = check(self.paths, self.config, texts=texts, edits=True)
+        if not _better(report, after):
+            return None
+        self.now = trial
+        self.made += made
+        return after
+
+
+def _key(finding: Finding) -> tuple[str, str, str]:
+    """What a finding is known by when lines have moved."""
+    place = finding.location
+    return finding.fault, place.path if place else "", str(finding.message)
+
+
+def _better(before: Report, after: Report) -> bool:
+    """True when less is found than before, and nothing that was not there, unless it can be mended in turn."""
+    if len(after.blind_spots) > len(before.blind_spots):
+        return False
+    old, new = (Counter(_key(f)[:2] for f in report.findings) for report in (before, after))
+    came = new - old
+    mendable = Counter(_key(f)[:2] for f in after.findings if f.edits)
+    return bool(old - new) and not came - mendable
+
+
+def _by_file(findings: Iterable[Finding]) -> dict[str, list[Edit]]:
+    """The edits of findings by the absolute path of their file."""
     edits: dict[str, list[Edit]] = {}
-    for finding in report.findings:
+    for finding in findings:
         for edit in finding.edits:
             edits.setdefault(os.path.abspath(edit.path), []).append(edit)
     return edits
