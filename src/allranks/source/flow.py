@@ -6,17 +6,23 @@ Nothing here raises on strange input: what cannot be told is `Kind.UNKNOWN` or a
 from __future__ import annotations
 
 import ast
+import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..findings import Location, say
+from . import execution
+from .decisions import mask_under
 from .files import blocks, first_line
+from .lanes import RankSet
+from .trace import Test, events
 from .values import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from ..findings import Location
+    from .machine import Run
     from .program import Program
 
 __all__ = ["Communication", "Enclosure", "Kind", "Variation", "communicates", "enclosing", "variation"]
@@ -120,11 +126,83 @@ def _enclosure(
 
 
 def variation(program: Program, path: str | Path, line: int) -> Variation:
-    """How the test (of an if, while, assert or conditional expression) or the iterable (of a for) at `line`
-    may differ between ranks."""
-    return Variation(Kind.UNKNOWN)
+    """How the test (of an if, while, assert or conditional expression) or the iterable (of a for) at `line` may
+    differ between ranks."""
+    try:
+        seen = _tests(program, Path(os.path.abspath(path)), line)
+    except RecursionError:
+        return Variation(Kind.UNKNOWN)
+    if not seen:
+        return Variation(Kind.UNKNOWN)
+    worst = max(seen, key=lambda test: test.kind)
+    reason = None
+    if worst.origin is not None:
+        reason = Location(worst.origin.path, worst.origin.line, role=say("the value begins to differ here"))
+    cause = worst.origin.cause if worst.origin is not None else ""
+    mask = mask_under(worst.passed, lambda _: True)
+    if worst.kind in (Kind.NODE, Kind.RANK) and mask > 0:
+        ranks = RankSet(mask)
+        return Variation(worst.kind, ranks.known, str(ranks), reason, cause or "rank")
+    return Variation(worst.kind, None, "", reason, cause)
+
+
+def _tests(program: Program, path: Path, line: int) -> list[Test]:
+    """What was seen of the tests at a line, in the runs that come to it; else in its function alone."""
+    statement = program.module(path).source.statement_at(line)
+    lines = [line, *([statement.lineno] if statement is not None and statement.lineno != line else [])]
+    for entry in execution.entries_with(program, path):
+        run = execution.run_of(program, entry)
+        for number in lines:
+            if (path, number) in run.tests:
+                return run.tests[path, number]
+    function = program.function_at(path, line)
+    if function is not None:
+        run = execution.run_alone(program, function)
+        for number in lines:
+            if (path, number) in run.tests:
+                return run.tests[path, number]
+    return []
 
 
 def communicates(program: Program, path: str | Path, line: int) -> tuple[Communication, ...]:
     """The collectives that the calls on `line` may make, themselves or through what they call."""
-    return ()
+    path = Path(os.path.abspath(path))
+    try:
+        for entry in execution.entries_with(program, path):
+            found = _communications(execution.run_of(program, entry), path, line)
+            if found:
+                return found
+        function = program.function_at(path, line)
+        return (
+            _communications(execution.run_alone(program, function), path, line)
+            if function is not None
+            else ()
+        )
+    except RecursionError:
+        return ()
+
+
+def _communications(run: Run, path: Path, line: int) -> tuple[Communication, ...]:
+    found: dict[tuple[str, int, str], Communication] = {}
+    for event in events(run.items):
+        if not event.communicates:
+            continue
+        chain = event.site.chain()
+        at = next((i for i, s in enumerate(chain) if s.path == path and _spans(s.node, line)), None)
+        if at is None:
+            continue
+        place = event.site
+        hidden = event.hidden or None
+        key = (str(place.path), place.line, event.operation)
+        found.setdefault(
+            key,
+            Communication(
+                event.operation, hidden, place.location(), tuple(s.location() for s in chain[at:-1])
+            ),
+        )
+    return tuple(found.values())
+
+
+def _spans(node: ast.AST, line: int) -> bool:
+    begin = getattr(node, "lineno", 0)
+    return begin <= line <= (getattr(node, "end_lineno", None) or begin)

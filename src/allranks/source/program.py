@@ -169,6 +169,11 @@ class Program:
             source = self._sources[path] = read(path)
         return source
 
+    def provide(self, path: Path, text: str) -> SourceFile:
+        """Holds `text` as the content of `path` for this program (a notebook's cells, an unsaved buffer)."""
+        source = self._sources[path] = SourceFile(path, text)
+        return source
+
     def module(self, path: str | Path) -> Module:
         """The module at `path`; its tree is None when the file does not parse or is not there."""
         path = Path(os.path.abspath(path))

@@ -244,6 +244,16 @@ class Method(Value):
         return f"Method({self.receiver!r}.{self.name})"
 
 
+class Super(Value):
+    """super(): the attributes of `receiver` behind class `owner`."""
+
+    __slots__ = ("owner", "receiver")
+
+    def __init__(self, receiver: Instance, owner: ClassValue) -> None:
+        self.receiver = receiver
+        self.owner = owner
+
+
 class Partial(Value):
     """functools.partial: a callee with its first arguments."""
 
@@ -256,14 +266,16 @@ class Partial(Value):
 
 
 class Items(Value):
-    """A list, tuple or set: `items` where each element is known, `rest` what any further element is like."""
+    """A list, tuple or set: `items` where each element is known, `rest` what any further element is like.
+    `uneven` says how the number of elements differs between ranks, and where that began."""
 
-    __slots__ = ("items", "rest", "type")
+    __slots__ = ("items", "rest", "type", "uneven")
 
     def __init__(self, type_: str, items: list[Value], rest: Value | None = None) -> None:
         self.type = type_
         self.items = items
         self.rest = rest
+        self.uneven: tuple[Kind, Origin | None] | None = None
 
     def __repr__(self) -> str:
         return f"Items({self.type}, {self.items!r}, {self.rest!r})"
@@ -309,12 +321,13 @@ class GeneratorValue(Value):
 class Scope:
     """The names of one function while it runs; `outer` is where free names are looked up next."""
 
-    __slots__ = ("declared_global", "names", "outer")
+    __slots__ = ("declared_global", "names", "nonlocals", "outer")
 
     def __init__(self, outer: Scope | None = None) -> None:
         self.names: dict[str, Value] = {}
         self.outer = outer
         self.declared_global: set[str] = set()
+        self.nonlocals: dict[str, Scope] = {}
 
 
 def same(a: Value, b: Value) -> bool:

@@ -1,0 +1,48 @@
+"""The runs of a program: each entry followed once, and single functions alone where no entry reaches them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from .interest import Interest
+from .machine import Machine, Run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from .program import Entry, Function, Program
+
+
+def run_of(program: Program, entry: Entry) -> Run:
+    """The run of one entry, followed when it is first asked for."""
+    runs: dict[Path, Run] = program.kept.setdefault("runs", {})
+    if entry.path not in runs:
+        runs[entry.path] = Machine(program, interest(program)).run_entry(entry)
+    return runs[entry.path]
+
+
+def runs(program: Program) -> list[Run]:
+    """The runs of all entries."""
+    return [run_of(program, entry) for entry in program.entries]
+
+
+def run_alone(program: Program, function: Function) -> Run:
+    """One function, followed with unknown arguments."""
+    alone: dict[object, Run] = program.kept.setdefault("alone", {})
+    if function.node not in alone:
+        alone[function.node] = Machine(program, interest(program)).run_alone(function)
+    return alone[function.node]
+
+
+def interest(program: Program) -> Interest:
+    """What matters in the program's files."""
+    found = program.kept.get("interest")
+    if found is None:
+        found = program.kept["interest"] = Interest(program)
+    return cast("Interest", found)
+
+
+def entries_with(program: Program, path: Path) -> list[Entry]:
+    """The entries whose run may come to `path`: the file itself first."""
+    found = [e for e in program.entries if e.path == path or path in program.closure(e.path)]
+    return sorted(found, key=lambda e: e.path != path)

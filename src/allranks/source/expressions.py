@@ -1,0 +1,658 @@
+"""Expressions: names, attributes, operators, displays, subscripts. Constants are computed, per lane too."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import operator
+from typing import TYPE_CHECKING, Any
+
+from . import lore, trace
+from .decisions import Guard, origin_of, symbols_of
+from .lanes import ALL, LANES
+from .state import SIZE_NAME, State
+from .values import (
+    ABSENT,
+    FALSE,
+    NONE,
+    TRUE,
+    Const,
+    Either,
+    External,
+    Items,
+    Kind,
+    LocalModule,
+    Method,
+    Mixed,
+    Origin,
+    PerLane,
+    Scope,
+    Table,
+    Unknown,
+    Value,
+    Walk,
+    merged,
+    same,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.NotEq: ast.Eq,
+    ast.GtE: ast.Lt,
+    ast.Gt: ast.LtE,
+    ast.IsNot: ast.Is,
+    ast.NotIn: ast.In,
+}
+_BUILTINS = frozenset(dir(builtins))
+_SHAPELESS = frozenset(
+    ("dtype", "device", "ndim", "requires_grad", "is_cuda", "is_leaf", "layout", "__class__", "__name__")
+)
+"""Attributes of a tensor that do not follow its data."""
+_LONGEST = 200
+"""Constants longer than this are not computed."""
+
+
+class Expressions(State):
+    """Evaluates expressions."""
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of an expression on the active lanes."""
+        handle = _HANDLERS.get(type(node))
+        return handle(self, node) if handle is not None else self._other(node)
+
+    def _other(self, node: ast.expr) -> Value:
+        """Anything else: its parts are evaluated for what they do."""
+        parts = [self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        return self.fresh(like=tuple(parts))
+
+    # Names
+
+    def _name(self, node: ast.Name) -> Value:
+        return self.look_up(node.id)
+
+    def look_up(self, name: str) -> Value:
+        """What a name stands for here."""
+        scope: Scope | None = self.frame.scope
+        while scope is not None:
+            value = scope.names.get(name)
+            if value is not None:
+                return self.settle(value)
+            scope = scope.outer
+        value = self.frame.home.names.get(name)
+        if value is not None:
+            return self.settle(value)
+        if name in _BUILTINS:
+            return External(f"builtins.{name}")
+        if name == "__name__":
+            return Const(self.frame.home.module.path.stem)
+        if name == "__file__":
+            return Const(str(self.frame.home.module.path))
+        return self.derived(("name", id(self.frame.home), name), (), Kind.UNKNOWN, name)
+
+    def _constant(self, node: ast.Constant) -> Value:
+        value = node.value
+        if value is None:
+            return NONE
+        if value is True:
+            return TRUE
+        return FALSE if value is False else Const(value)
+
+    # Attributes
+
+    def _attribute(self, node: ast.Attribute) -> Value:
+        return self.attribute(self.evaluate(node.value), node.attr, node)
+
+    def attribute(self, value: Value, name: str, node: ast.AST) -> Value:
+        """The attribute `name` of a value."""
+        if type(value) in (Either, PerLane, Mixed):
+            return self.map_lanes(value, lambda part: self.attribute(part, name, node))
+        if type(value) is External:
+            return self._external(f"{value.name}.{name}", node)
+        if type(value) is LocalModule:
+            return self._member(value, name)
+        if type(value) is Unknown:
+            changed = self.sidetable.get(("attribute", value.key, name))
+            if changed is not None:
+                return self.settle(changed)
+            if node is self.calling:
+                return Method(value, name)
+            kind = Kind.UNIFORM if name in _SHAPELESS else value.kind
+            like = () if name in _SHAPELESS else (value,)
+            return self.settle(self.derived(("attribute", value.key, name), like, kind, name))
+        return self.object_attribute(value, name, node)
+
+    def _external(self, name: str, node: ast.AST) -> Value:
+        row = lore.result_attribute("name", lore.canonical(name))
+        if row is not None:
+            return self.perform(row, name, NONE, [], {}, node)
+        return External(name)
+
+    def _member(self, value: LocalModule, name: str) -> Value:
+        found = value.names.get(name)
+        if found is not None:
+            return self.settle(found)
+        folder = value.module.path.parent
+        if value.module.path.name == "__init__.py":
+            for path in (folder / f"{name}.py", folder / name / "__init__.py"):
+                if path.is_file():
+                    return self.import_module(path)
+        return self.derived(("name", id(value), name), (), Kind.UNKNOWN, name)
+
+    def object_attribute(self, value: Value, name: str, node: ast.AST) -> Value:
+        """The attribute of an object, class or container."""
+        raise NotImplementedError
+
+    def perform(
+        self,
+        row: lore.Effect,
+        name: str,
+        receiver: Value,
+        args: list[Value],
+        keywords: dict[str, Value],
+        node: ast.AST,
+    ) -> Value:
+        """Does what a row of `lore` says."""
+        raise NotImplementedError
+
+    # Operators
+
+    def _binary(self, node: ast.BinOp) -> Value:
+        return self.binary(node.op, self.evaluate(node.left), self.evaluate(node.right), node)
+
+    def binary(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
+        """`left op right`."""
+        operate = _BINARY.get(type(op))
+        if operate is not None:
+            if type(left) in (Const, PerLane) and type(right) in (Const, PerLane):
+                found = self._compute(operate, left, right)
+                if found is not None:
+                    return found
+            if type(op) is ast.Add and type(left) is Items and type(right) is Items:
+                rest = left.rest or right.rest
+                return Items(left.type, [*left.items, *right.items], rest)
+            repeats = (
+                type(op) is ast.Mult and type(left) is Items and left.type == "list" and len(left.items) == 1
+            )
+            if repeats and type(left) is Items and type(right) is not Const:
+                return Items("list", [], left.items[0])
+        key = ("binary", type(op).__name__, self.key_of(left), self.key_of(right))
+        return self.derived(key, (left, right))
+
+    def _compute(self, operate: Callable[[Any, Any], Any], left: Value, right: Value) -> Value | None:
+        """The result on each lane, where both sides are constants."""
+        results: list[Value] = []
+        lefts = left.items if type(left) is PerLane else (left,)
+        rights = right.items if type(right) is PerLane else (right,)
+        many = max(len(lefts), len(rights))
+        for i in range(many):
+            a, b = lefts[i if len(lefts) > 1 else 0], rights[i if len(rights) > 1 else 0]
+            if type(a) is not Const or type(b) is not Const:
+                return None
+            found = compute(operate, a.value, b.value)
+            if found is ABSENT:
+                return None
+            results.append(Const(found))
+        if many == 1:
+            return results[0]
+        return merged(results, origin_of(left) or origin_of(right))
+
+    def _unary(self, node: ast.UnaryOp) -> Value:
+        value = self.evaluate(node.operand)
+        if type(node.op) is ast.Not:
+            return self.condition(self.decisions.minus(ALL, self.truth(value)))
+        if type(value) is Const and type(value.value) in (int, float) and type(node.op) is ast.USub:
+            return Const(-value.value)
+        return self.derived(("unary", type(node.op).__name__, self.key_of(value)), (value,))
+
+    def _bool(self, node: ast.BoolOp) -> Value:
+        """`a and b`, `a or b`: what follows is evaluated only on the lanes that get there."""
+        conjunction = type(node.op) is ast.And
+        entry, branch = self.guard, self.branch
+        outside: Guard = 0
+        result = self.evaluate(node.values[0])
+        for part in node.values[1:]:
+            holds = self.truth(result)
+            goes_on = holds if conjunction else self.decisions.minus(ALL, holds)
+            active = self.decisions.both(self.guard, goes_on)
+            if active == 0:
+                break
+            outside = self.decisions.either(outside, self.decisions.minus(self.guard, goes_on))
+            self.branch = trace.Branch(self.here(node), entry, active, self.branch)
+            self.guard = active
+            result = self.decisions.select(goes_on, self.evaluate(part), result)
+        self.guard, self.branch = self.decisions.either(outside, self.guard), branch
+        return result
+
+    def _compare(self, node: ast.Compare) -> Value:
+        left = self.evaluate(node.left)
+        result: Value = TRUE
+        for op, comparator in zip(node.ops, node.comparators, strict=True):
+            right = self.evaluate(comparator)
+            found = self.compare(op, left, right)
+            result = found if result is TRUE else self._conjunction(result, found)
+            left = right
+        return result
+
+    def _conjunction(self, one: Value, other: Value) -> Value:
+        return self.condition(self.decisions.both(self.truth(one), self.truth(other)))
+
+    def compare(self, op: ast.cmpop, left: Value, right: Value) -> Value:
+        """`left op right`: a constant for each lane, or an unknown that is the same for the same question."""
+        if type(left) is Either or type(right) is Either:
+            split = left if type(left) is Either else right
+            assert type(split) is Either
+            high = self.compare(op, *(v.high if v is split else v for v in (left, right)))
+            low = self.compare(op, *(v.low if v is split else v for v in (left, right)))
+            holds = self.decisions.choice(split.symbol, ALL, 0)
+            return self.decisions.select(holds, high, low)
+        if type(op) in _COMPARE and type(left) in (Const, PerLane) and type(right) in (Const, PerLane):
+            found = self._compute(_COMPARE[type(op)], left, right)
+            if found is not None:
+                return found
+        if type(op) in (ast.Is, ast.IsNot) or right is NONE or left is NONE:
+            return self._identity(op, left, right)
+        if type(op) in (ast.In, ast.NotIn):
+            return self._membership(op, left, right)
+        assumed = self._assumed_size(op, left, right)
+        return assumed if assumed is not None else self._undecided(op, left, right)
+
+    def _undecided(self, op: ast.cmpop, left: Value, right: Value, kind: Kind | None = None) -> Value:
+        """A comparison that cannot be decided; `a != b` is the opposite of the same `a == b`."""
+        base = _OPPOSITE.get(type(op), type(op))
+        key = ("compare", base.__name__, self.key_of(left), self.key_of(right))
+        if kind is None:
+            found: Value = self.derived(key, (left, right))
+        else:
+            found = self.derived(key, (), kind)
+        if base is not type(op):
+            return self.condition(self.decisions.minus(ALL, self.truth(found)))
+        return found
+
+    def _identity(self, op: ast.cmpop, left: Value, right: Value) -> Value:
+        """`is`, and comparison with None."""
+        negated = type(op) in (ast.IsNot, ast.NotEq)
+        if type(left) is PerLane or type(right) is PerLane:
+            origin = origin_of(left) or origin_of(right)
+            lefts = left.items if type(left) is PerLane else (left,) * len(LANES)
+            rights = right.items if type(right) is PerLane else (right,) * len(LANES)
+            return merged([self._identity(op, a, b) for a, b in zip(lefts, rights, strict=True)], origin)
+        other = left if right is NONE else right
+        if right is NONE or left is NONE:
+            if other is NONE or other is ABSENT:
+                return FALSE if negated else TRUE
+            if type(other) is Unknown:
+                # Whether a value is there at all is a matter of the program, not of the data, unless it is what
+                # a loader gave.
+                kind = other.kind if other.kind is not Kind.DATA or other.label == "batch" else Kind.UNKNOWN
+                return self._undecided(op, other, NONE, kind)
+            if type(other) is not Mixed:
+                return TRUE if negated else FALSE
+        if same(left, right):
+            return FALSE if negated else TRUE
+        return self._undecided(op, left, right)
+
+    def _membership(self, op: ast.cmpop, left: Value, right: Value) -> Value:
+        negated = type(op) is ast.NotIn
+        if type(right) is PerLane or (type(left) is PerLane and type(right) is Items):
+            lefts = left.items if type(left) is PerLane else (left,) * len(LANES)
+            rights = right.items if type(right) is PerLane else (right,) * len(LANES)
+            answers = [self._membership(op, a, b) for a, b in zip(lefts, rights, strict=True)]
+            if all(type(a) is Const for a in answers):
+                return merged(answers, origin_of(left) or origin_of(right))
+        listed = type(right) is Items and right.rest is None and all(type(i) is Const for i in right.items)
+        if type(left) is Const and type(right) is Items and listed:
+            found = any(left.value == getattr(item, "value", ABSENT) for item in right.items)
+            return TRUE if found is not negated else FALSE
+        if type(left) is Const and type(right) is Table and _hashable(left.value):
+            held = right.items.get(left.value)
+            if held is not None or right.rest is None:
+                there = self.decisions.minus(ALL, self.missing(held)) if held is not None else 0
+                return self.condition(self.decisions.minus(ALL, there) if negated else there)
+        if (
+            type(left) is Const
+            and type(right) is Const
+            and isinstance(right.value, str)
+            and isinstance(left.value, str)
+        ):
+            return TRUE if (left.value in right.value) is not negated else FALSE
+        if type(right) is External and right.name == "os.environ" and type(left) is Const:
+            return self._in_environment(op, str(left.value))
+        kind = min(self.kind(right), Kind.UNKNOWN) if type(left) is Const else None
+        return self._undecided(op, left, right, kind)
+
+    def _in_environment(self, op: ast.cmpop, name: str) -> Value:
+        """A variable of the launcher is set in the run that is looked at; of another launcher, that is not known."""
+        negated = type(op) is ast.NotIn
+        launched = name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "LOCAL_WORLD_SIZE",
+        )
+        if launched and self.launch == "torchrun":
+            return FALSE if negated else TRUE
+        return self._undecided(op, External("os.environ"), Const(name), Kind.UNIFORM)
+
+    def _assumed_size(self, op: ast.cmpop, left: Value, right: Value) -> Value | None:
+        """`world_size > 1` for an unknown world size: it is the distributed run that is looked at."""
+        if type(left) is not Unknown or type(right) is not Const or not SIZE_NAME.match(left.label):
+            return None
+        if right.value not in (0, 1, 2) or left.kind is not Kind.UNIFORM:
+            return None
+        answers = [compute(_COMPARE[type(op)], size, right.value) for size in (2, 3, 4)]
+        if all(a is True for a in answers):
+            return TRUE
+        return FALSE if all(a is False for a in answers) else None
+
+    def _if_expression(self, node: ast.IfExp) -> Value:
+        holds = self.test(node.test, node)
+        entry, branch = self.guard, self.branch
+        yes = self.decisions.both(entry, holds)
+        no = self.decisions.minus(entry, holds)
+        site = self.here(node)
+        result: Value = ABSENT
+        after: Guard = 0
+        if yes != 0:
+            self.guard, self.branch = yes, trace.Branch(site, entry, yes, branch)
+            result = self.evaluate(node.body)
+            after = self.guard
+        if no != 0:
+            self.guard, self.branch = no, trace.Branch(site, entry, no, branch)
+            other = self.evaluate(node.orelse)
+            result = self.decisions.select(holds, result, other) if yes != 0 else other
+            after = self.decisions.either(after, self.guard)
+        self.guard, self.branch = after, branch
+        return result
+
+    def test(self, test: ast.expr, node: ast.AST) -> Guard:
+        """The lanes on which the test of `node` holds; remembers how it differs between ranks."""
+        value = self.evaluate(test)
+        holds = self.truth(value)
+        self.remember(node, test, holds, value)
+        return holds
+
+    def remember(self, node: ast.AST, test: ast.AST, holds: Guard, value: Value) -> None:
+        """Keeps what was seen of a test, for the lines of the statement and of its condition."""
+        kind = self.decisions.kind_of_guard(holds, self.guard)
+        seen = trace.Test(
+            kind, self.decisions.both(holds, self.guard), self.guard, self.cause_of(value, holds)
+        )
+        path = self.frame.home.module.path
+        for line in {getattr(node, "lineno", 0), getattr(test, "lineno", 0)}:
+            self.tests.setdefault((path, line), []).append(seen)
+
+    def cause_of(self, value: Value, holds: Guard) -> Origin | None:
+        """Where a condition began to differ between ranks."""
+        found = origin_of(value)
+        if found is not None:
+            return found
+        origins = [self.decisions.symbols[s] for s in symbols_of(holds)]
+        origins.sort(key=lambda s: -s.kind)
+        return origins[0].origin if origins else None
+
+    # Displays
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+        items, rest = self.elements(node.elts)
+        kind = "tuple" if type(node) is ast.Tuple else "set" if type(node) is ast.Set else "list"
+        return Items(kind, items, rest)
+
+    def elements(self, nodes: list[ast.expr]) -> tuple[list[Value], Value | None]:
+        """The values of some expressions, stars spread; what any further element is like where that is not known."""
+        items: list[Value] = []
+        rest: Value | None = None
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                value = self.evaluate(node.value)
+                if type(value) is Items:
+                    items += value.items
+                    rest = value.rest or rest
+                else:
+                    rest = self.element(value, node)
+            else:
+                items.append(self.evaluate(node))
+        return items, rest
+
+    def _dict(self, node: ast.Dict) -> Value:
+        items: dict[Any, Value] = {}
+        rest: Value | None = None
+        for key, value in zip(node.keys, node.values, strict=True):
+            found = self.evaluate(value)
+            if key is None:
+                if type(found) is Table:
+                    items.update(found.items)
+                    rest = found.rest or rest
+                else:
+                    rest = found
+                continue
+            name = self.evaluate(key)
+            if type(name) is Const and _hashable(name.value):
+                items[name.value] = found
+            else:
+                rest = found
+        return Table(items, rest)
+
+    def _joined(self, node: ast.JoinedStr) -> Value:
+        """An f-string: per lane where its parts are known, else as they differ."""
+        parts: list[Value] = []
+        for piece in node.values:
+            if isinstance(piece, ast.Constant):
+                parts.append(Const(piece.value))
+            elif isinstance(piece, ast.FormattedValue):
+                parts.append(self.evaluate(piece.value))
+        if all(type(p) in (Const, PerLane) for p in parts):
+            result: Value | None = Const("")
+            for part in parts:
+                result = self._compute(lambda a, b: a + str(b), result, part) if result is not None else None
+            if result is not None:
+                return result
+        return self.derived(("joined", *map(self.key_of, parts)), tuple(parts))
+
+    # Subscripts
+
+    def _subscript(self, node: ast.Subscript) -> Value:
+        value = self.evaluate(node.value)
+        if isinstance(node.slice, ast.Slice):
+            return self._sliced(value, node.slice)
+        return self.item(value, self.evaluate(node.slice), node)
+
+    def item(self, value: Value, index: Value, node: ast.AST) -> Value:
+        """`value[index]`."""
+        if type(value) in (Either, PerLane):
+            return self.map_lanes(value, lambda part: self.item(part, index, node))
+        if type(value) is Items:
+            return self._item_of_list(value, index, node)
+        if type(value) is Table:
+            return self._item_of_table(value, index, node)
+        if type(value) is External:
+            if value.name == "os.environ":
+                row = lore.effect("os.getenv")
+                assert row is not None
+                return self.perform(row, "os.getenv", NONE, [index], {}, node)
+            return External(f"{value.name}.[]")
+        key = ("item", self.key_of(value), self.key_of(index))
+        changed = self.sidetable.get(key)
+        if changed is not None:
+            return self.settle(changed)
+        label = str(index.value) if type(index) is Const and isinstance(index.value, str) else ""
+        return self.settle(self.derived(key, (value, index), label=label))
+
+    def _item_of_list(self, value: Items, index: Value, node: ast.AST) -> Value:
+        if type(index) is Const and type(index.value) is int:
+            inside = -len(value.items) <= index.value < len(value.items)
+            if inside and (value.rest is None or index.value >= 0):
+                return self.settle(value.items[index.value])
+        if type(index) is PerLane and value.rest is None:
+            picked = [self._item_of_list(value, i, node) for i in index.items]
+            if all(type(i) is Const for i in index.items):
+                return merged(picked, index.origin)
+        return self.picked(self.element(value, node), index)
+
+    def picked(self, element: Value, index: Value) -> Value:
+        """An element that is chosen by `index`: it differs between ranks as the index does."""
+        kind = self.kind(index)
+        if kind <= Kind.UNKNOWN or self.kind(element) >= kind:
+            return element
+        if type(element) in (Const, Unknown):
+            return self.fresh(like=(element, index))
+        return Mixed((element,), kind, origin_of(index))
+
+    def _item_of_table(self, value: Table, index: Value, node: ast.AST) -> Value:
+        if type(index) is Const and _hashable(index.value):
+            held = value.items.get(index.value)
+            if held is not None:
+                return self.settle(held)
+            if value.factory is not None:
+                made = value.items[index.value] = self.call(value.factory, [], {}, node)
+                return made
+            if value.rest is None:
+                return self.derived(
+                    ("item", self.key_of(value), self.key_of(index)), (value,), label=str(index.value)
+                )
+        if value.rest is None and value.factory is not None:
+            value.rest = self.call(value.factory, [], {}, node)
+        return self.element(Walk("values", [value]), node)
+
+    def _sliced(self, value: Value, node: ast.Slice) -> Value:
+        bounds = [self.evaluate(b) if b is not None else None for b in (node.lower, node.upper, node.step)]
+        known = [b.value if type(b) is Const and type(b.value) is int else None for b in bounds]
+        exact = all(b is None or type(b) is Const for b in bounds)
+        if type(value) is Items and value.rest is None and exact:
+            return Items(value.type, value.items[slice(*known)])
+        if type(value) is Const and isinstance(value.value, str) and exact:
+            return Const(value.value[slice(*known)])
+        given = tuple(b for b in bounds if b is not None)
+        differs = max(map(self.kind, given), default=Kind.UNIFORM)
+        origin = self.origin(node, "shard") if differs >= Kind.NODE else None
+        like = (value,) if origin else (value, *given)
+        kind = differs if origin else Kind.UNIFORM
+        key = ("slice", self.key_of(value), *(self.key_of(b) if b is not None else None for b in bounds))
+        return self.derived(key, like, kind, origin=origin)
+
+    def element(self, iterable: Value, node: ast.AST) -> Value:
+        """What any element of `iterable` is like."""
+        raise NotImplementedError
+
+    # The rest
+
+    def _lambda(self, node: ast.Lambda) -> Value:
+        return self.define_function(node)
+
+    def _walrus(self, node: ast.NamedExpr) -> Value:
+        value = self.evaluate(node.value)
+        self.assign(node.target, value)
+        return value
+
+    def _await(self, node: ast.Await) -> Value:
+        return self.evaluate(node.value)
+
+    def _starred(self, node: ast.Starred) -> Value:
+        return self.evaluate(node.value)
+
+    def _yield(self, node: ast.Yield | ast.YieldFrom) -> Value:
+        value = self.evaluate(node.value) if node.value is not None else NONE
+        frame = self.frame
+        if isinstance(node, ast.YieldFrom):
+            if frame.on_yield is not None:
+                self.loop_over(value, node, frame.on_yield)
+            return NONE
+        frame.yielded.append(value)
+        if frame.on_yield is not None:
+            frame.on_yield(value)
+        return self.fresh()
+
+    def _call(self, node: ast.Call) -> Value:
+        func = node.func
+        if type(func) is ast.Attribute:
+            receiver = self.evaluate(func.value)
+            self.calling = func
+            callee = self.attribute(receiver, func.attr, func)
+        else:
+            callee = self.evaluate(func)
+        args, rest = self.elements(node.args)
+        keywords: dict[str, Value] = {}
+        for keyword in node.keywords:
+            value = self.evaluate(keyword.value)
+            if keyword.arg is not None:
+                keywords[keyword.arg] = value
+            elif type(value) is Table:
+                keywords.update(
+                    {k: v for k, v in value.items.items() if isinstance(k, str) and v is not ABSENT}
+                )
+        if rest is not None:
+            args.append(rest)
+        return self.call(callee, args, keywords, node)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        raise NotImplementedError
+
+
+def compute(operate: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """`operate(a, b)` of two constants; `ABSENT` when it fails or grows too long."""
+    if isinstance(a, str | bytes) and isinstance(b, int) and abs(b) > _LONGEST:
+        return ABSENT
+    if isinstance(b, str | bytes) and isinstance(a, int) and abs(a) > _LONGEST:
+        return ABSENT
+    try:
+        found = operate(a, b)
+    except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, MemoryError):
+        return ABSENT
+    if isinstance(found, str | bytes) and len(found) > 8 * _LONGEST:
+        return ABSENT
+    return found if not isinstance(found, int) or abs(found) < 1 << 128 else ABSENT
+
+
+def _hashable(value: object) -> bool:
+    return isinstance(value, str | int | float | bool | bytes | None)
+
+
+_HANDLERS: dict[type[ast.AST], Callable[[Any, Any], Value]] = {
+    ast.Name: Expressions._name,
+    ast.Constant: Expressions._constant,
+    ast.Attribute: Expressions._attribute,
+    ast.BinOp: Expressions._binary,
+    ast.UnaryOp: Expressions._unary,
+    ast.BoolOp: Expressions._bool,
+    ast.Compare: Expressions._compare,
+    ast.IfExp: Expressions._if_expression,
+    ast.List: Expressions._display,
+    ast.Tuple: Expressions._display,
+    ast.Set: Expressions._display,
+    ast.Dict: Expressions._dict,
+    ast.JoinedStr: Expressions._joined,
+    ast.Subscript: Expressions._subscript,
+    ast.Lambda: Expressions._lambda,
+    ast.NamedExpr: Expressions._walrus,
+    ast.Await: Expressions._await,
+    ast.Starred: Expressions._starred,
+    ast.Yield: Expressions._yield,
+    ast.YieldFrom: Expressions._yield,
+    ast.Call: Expressions._call,
+    ast.ListComp: lambda self, node: self._comprehension(node),
+    ast.SetComp: lambda self, node: self._comprehension(node),
+    ast.GeneratorExp: lambda self, node: self._comprehension(node),
+    ast.DictComp: lambda self, node: self._comprehension(node),
+}

@@ -1,0 +1,454 @@
+"""Loops: what an iterable gives, how many turns it takes on each rank, for and while, comprehensions.
+
+A loop's body is followed once, with what the loop carries over made general before; a second time when what it
+carries over then turns out to differ between ranks and the body reads it.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from . import trace
+from .decisions import Guard, options, origin_of
+from .expressions import Expressions
+from .lanes import ALL
+from .state import LoopState
+from .values import (
+    ABSENT,
+    NONE,
+    Const,
+    Either,
+    GeneratorValue,
+    Instance,
+    Items,
+    Kind,
+    Mixed,
+    Origin,
+    PerLane,
+    Scope,
+    Table,
+    Unknown,
+    Value,
+    Walk,
+    same,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_UNROLLED = 4
+"""Loops over at most so many known elements are followed turn by turn."""
+Turns = tuple[Kind, Origin | None]
+EVEN: Turns = (Kind.UNIFORM, None)
+
+
+class Iteration(Expressions):
+    """Runs loops and comprehensions."""
+
+    def force(self, value: Value) -> Value:
+        """`value`, the call that gives it followed after all if it was passed over."""
+        raise NotImplementedError
+
+    # How many turns
+
+    def turns(self, value: Value) -> Turns:
+        """How the number of elements of an iterable differs between ranks, and where that began."""
+        if type(value) is Items:
+            if value.uneven is not None:
+                return value.uneven
+            return EVEN if value.rest is None else (Kind.UNKNOWN, None)
+        if type(value) is Table:
+            return self._turns_of_table(value)
+        if type(value) is Walk:
+            return self._turns_of_walk(value)
+        if type(value) is Unknown:
+            forced = self.force(value)
+            if forced is not value:
+                return self.turns(forced)
+            sharded = value.origin is not None and value.origin.cause == "shard" and value.kind >= Kind.NODE
+            return (value.kind, value.origin) if sharded else (Kind.UNKNOWN, None)
+        if type(value) is PerLane:
+            sizes = {len(v.items) if type(v) is Items and v.rest is None else -1 for v in value.items}
+            return (self.kind(value), value.origin) if len(sizes) > 1 else (Kind.UNKNOWN, None)
+        if type(value) is Instance:
+            return self.turns_of_object(value)
+        if type(value) is Either:
+            return max(self.turns(value.high), self.turns(value.low), key=lambda t: t[0])
+        return (Kind.UNKNOWN, None)
+
+    def _turns_of_table(self, value: Table) -> Turns:
+        kind, origin = EVEN if value.rest is None else (Kind.UNKNOWN, None)
+        for item in value.items.values():
+            there = self.decisions.minus(ALL, self.missing(item))
+            if there == ALL:
+                continue
+            found = self.decisions.kind_of_guard(there, self.guard)
+            if found > kind:
+                kind, origin = found, self.cause_of(NONE, there)
+        return kind, origin
+
+    def _turns_of_walk(self, value: Walk) -> Turns:
+        if value.like == "range":
+            return self._turns_of_range(value.over)
+        if not value.over or value.like in ("islice", "cycle", "count", "filter"):
+            return (Kind.UNKNOWN, None)
+        inner = [self.turns(v) for v in value.over]
+        if value.like == "zip":
+            return min(inner, key=lambda t: t[0])
+        return max(inner, key=lambda t: t[0])
+
+    def _turns_of_range(self, bounds: list[Value]) -> Turns:
+        found = [(self.kind(b), origin_of(b)) for b in bounds]
+        kind, origin = max(found, key=lambda t: t[0], default=EVEN)
+        if kind >= Kind.GROUP and len(bounds) == 3:
+            # range(rank, n, world_size): a shard.
+            return kind, Origin(origin.path, origin.line, "shard") if origin else None
+        return kind, origin
+
+    def turns_of_object(self, value: Instance) -> Turns:
+        """The same of a loader, a dataset, a sampler, or an object of the program."""
+        raise NotImplementedError
+
+    # Elements
+
+    def element(self, iterable: Value, node: ast.AST) -> Value:
+        """What any element of `iterable` is like."""
+        if type(iterable) is Items:
+            parts = [*iterable.items, *([iterable.rest] if iterable.rest is not None else [])]
+            return self.settle(self._one_of(parts))
+        if type(iterable) is Table:
+            known = [k for k in iterable.items if isinstance(k, str)]
+            return self.fresh(label="key") if iterable.rest or len(known) != 1 else Const(known[0])
+        if type(iterable) is Walk:
+            return self._element_of_walk(iterable, node)
+        if type(iterable) is PerLane or type(iterable) is Either or type(iterable) is Mixed:
+            return self.map_lanes(iterable, lambda part: self.element(part, node))
+        if type(iterable) is Instance:
+            return self.element_of_object(iterable, node)
+        if type(iterable) is Unknown:
+            return self.derived(("element", iterable.key, node), (iterable,), label="")
+        return self.fresh(Kind.UNKNOWN)
+
+    def _element_of_walk(self, walk: Walk, node: ast.AST) -> Value:
+        if walk.like == "range":
+            return self.derived(("turn", node, *map(self.key_of, walk.over)), tuple(walk.over[2:]), label="i")
+        inner = [self.element(v, node) for v in walk.over]
+        if walk.like == "enumerate":
+            return Items("tuple", [self.derived(("turn", node), (), label="i"), *inner[:1]])
+        if walk.like == "zip":
+            return Items("tuple", inner)
+        if walk.like in ("values", "items"):
+            table = walk.over[0]
+            if type(table) is Table:
+                parts = [*table.items.values(), *([table.rest] if table.rest is not None else [])]
+                found = self.settle(self._one_of([p for p in parts if p is not ABSENT]))
+            else:
+                found = inner[0]
+            return Items("tuple", [self.fresh(label="key"), found]) if walk.like == "items" else found
+        return inner[0] if inner else self.fresh()
+
+    def element_of_object(self, value: Instance, node: ast.AST) -> Value:
+        """What a loader, dataset or iterable object gives."""
+        raise NotImplementedError
+
+    def _one_of(self, parts: list[Value]) -> Value:
+        """One of several values."""
+        distinct: list[Value] = []
+        for part in parts[:16]:
+            for leaf in options(self.settle(part)):
+                if not any(same(leaf, d) for d in distinct):
+                    distinct.append(leaf)
+        if len(distinct) == 1:
+            return distinct[0]
+        kind = max(map(self.kind, parts[:16]), default=Kind.UNKNOWN)
+        origin = next((o for p in parts if (o := origin_of(p)) is not None), None)
+        if not distinct:
+            return self.fresh(kind, origin)
+        if all(type(d) in (Const, Unknown) for d in distinct):
+            return self.fresh(kind, origin, like=tuple(distinct))
+        return Mixed(tuple(distinct[:6]), kind, origin)
+
+    # Loops
+
+    def loop_over(self, iterable: Value, node: ast.AST, body: Callable[[Value], None]) -> None:
+        """Runs `body` for the elements of `iterable`: inside a Loop of the trace, or inside the generator's own."""
+        iterable = self.force(self.settle(iterable))
+        if type(iterable) is Either:
+            for part, holds in ((iterable.high, True), (iterable.low, False)):
+                symbol = self.decisions.choice(iterable.symbol, ALL, 0)
+                lanes = symbol if holds else self.decisions.minus(ALL, symbol)
+                with self.under(self.decisions.both(self.guard, lanes)):
+                    if self.guard != 0:
+                        self.loop_over(part, node, body)
+            return
+        if type(iterable) is GeneratorValue:
+            self.run_generator(iterable, node, body)
+            return
+        if (
+            type(iterable) is Walk
+            and iterable.like
+            in (
+                "enumerate",
+                "iter",
+                "zip",
+                "islice",
+                "progress",
+                "cycle",
+            )
+            and any(self._drives(v) for v in iterable.over)
+        ):
+            self._loop_through(iterable, node, body)
+            return
+        if type(iterable) is Instance and self._drives(iterable):
+            self.loop_over_object(iterable, node, body)
+            return
+        listed = type(iterable) is Items and iterable.rest is None and iterable.uneven is None
+        if type(iterable) is Items and listed and len(iterable.items) <= _UNROLLED:
+            for item in list(iterable.items):
+                if self.guard != 0:
+                    body(self.settle(item))
+            return
+        self.loop(iterable, node, body, self.turns(iterable), self.element(iterable, node))
+
+    def _drives(self, value: Value) -> bool:
+        """True when the loop runs inside code of the program: a generator, or an object with `__iter__`."""
+        value = self.settle(value)
+        if type(value) is Walk:
+            return value.like in ("enumerate", "iter", "zip", "islice", "progress", "cycle") and any(
+                map(self._drives, value.over)
+            )
+        return type(value) is GeneratorValue or (type(value) is Instance and self.iterates(value))
+
+    def iterates(self, value: Instance) -> bool:
+        """True for an object whose class of the program defines `__iter__`."""
+        raise NotImplementedError
+
+    def loop_over_object(self, value: Instance, node: ast.AST, body: Callable[[Value], None]) -> None:
+        """Runs `body` for what such an object's `__iter__` gives."""
+        raise NotImplementedError
+
+    def run_generator(self, generator: GeneratorValue, node: ast.AST, body: Callable[[Value], None]) -> None:
+        """Runs a generator, `body` at each of its yields."""
+        raise NotImplementedError
+
+    def _loop_through(self, walk: Walk, node: ast.AST, body: Callable[[Value], None]) -> None:
+        """enumerate, zip and the like over a generator."""
+        at = next(i for i, v in enumerate(walk.over) if self._drives(v))
+        others = [None if i == at else self.element(v, node) for i, v in enumerate(walk.over)]
+
+        def turn(value: Value) -> None:
+            if walk.like == "enumerate":
+                body(Items("tuple", [self.derived(("turn", node), (), label="i"), value]))
+            elif walk.like == "zip":
+                body(Items("tuple", [value if o is None else o for o in others]))
+            else:
+                body(value)
+
+        self.loop_over(walk.over[at], node, turn)
+
+    def loop(
+        self, over: Value, node: ast.AST, body: Callable[[Value], None], turns: Turns, element: Value
+    ) -> None:
+        """One Loop of the trace."""
+        kind, origin = turns
+        loop = trace.Loop(self.here(node), self.guard, self.branch, turns=kind, origin=origin, over=over)
+        loop.within = self.within
+        self.items.append(loop)
+        outer, self.items = self.items, loop.items
+        try:
+            body(element)
+            loop.again = self.guard
+        finally:
+            self.items = outer
+
+    # Statements
+
+    def run_for(self, node: ast.For | ast.AsyncFor) -> None:
+        """A for statement."""
+        iterable = self.evaluate(node.iter)
+        kind, origin = self.turns(self.settle(iterable))
+        test = trace.Test(kind, self.guard, self.guard, origin)
+        self.tests.setdefault((self.frame.home.module.path, node.lineno), []).append(test)
+
+        def once() -> Guard:
+            broke: Guard = 0
+
+            def turn(value: Value) -> None:
+                nonlocal broke
+                broke = self.decisions.either(broke, self._turn(node, value))
+
+            self.loop_over(iterable, node, turn)
+            return broke
+
+        broke = self._carrying(node, once)
+        if node.orelse and self.guard != 0:
+            self.run_block(node.orelse)
+        self.guard = self.decisions.either(self.guard, broke)
+
+    def _turn(self, node: ast.For | ast.AsyncFor | ast.While, value: Value | None) -> Guard:
+        """One turn of a loop's body; the lanes that a break took out."""
+        state = LoopState()
+        self.frame.loops.append(state)
+        if value is not None and not isinstance(node, ast.While):
+            self.assign(node.target, value)
+        self.run_block(node.body)
+        self.frame.loops.pop()
+        self.guard = self.decisions.either(self.guard, state.continued)
+        return state.broke
+
+    def run_while(self, node: ast.While) -> None:
+        """A while statement."""
+
+        def once() -> Guard:
+            entry, branch = self.guard, self.branch
+            holds = self.test(node.test, node)
+            inside = self.decisions.both(self.guard, holds)
+            left = self.decisions.minus(self.guard, holds)
+            if inside == 0:
+                return 0
+            self.guard = inside
+            if left != 0:
+                self.branch = trace.Branch(self.here(node), entry, inside, branch)
+            kind = self.decisions.kind_of_guard(holds, entry)
+            seen = self.tests[self.frame.home.module.path, node.lineno][-1]
+            broke: Guard = 0
+
+            def turn(_: Value) -> None:
+                nonlocal broke
+                broke = self._turn(node, None)
+
+            self.loop(NONE, node, turn, (kind, seen.origin), NONE)
+            self.branch = branch
+            endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+            self.guard = left if endless else self.decisions.either(self.guard, left)
+            return broke
+
+        broke = self._carrying(node, once)
+        if node.orelse and self.guard != 0:
+            self.run_block(node.orelse)
+        self.guard = self.decisions.either(self.guard, broke)
+
+    def _carrying(self, node: ast.For | ast.AsyncFor | ast.While, once: Callable[[], Guard]) -> Guard:
+        """Runs a loop with what it carries from turn to turn made general."""
+        names = self.frame.scope.names
+        written, read = self._carried(node)
+        before = {n: names[n] for n in written if n in names}
+        for name, value in before.items():
+            if type(value) is Const and value.value is not None:
+                names[name] = self.fresh(label=name)
+        start = {n: names[n] for n in before}
+        entry, kept = self.guard, len(self.items)
+        broke = once()
+        if self._joined_over(names, start, read):
+            del self.items[kept:]
+            self.guard = entry
+            start = {n: names[n] for n in before}
+            broke = once()
+            self._joined_over(names, start, read)
+        return broke
+
+    def _carried(self, node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], frozenset[str]]:
+        known = self.program.kept.setdefault("carried", {})
+        if node not in known:
+            known[node] = carried(node)
+        return known[node]  # type: ignore[no-any-return]
+
+    def _joined_over(self, names: dict[str, Value], start: dict[str, Value], read: frozenset[str]) -> bool:
+        """Binds each name to what it may be at the head of the loop; True when the body should be run again."""
+        again = False
+        for name, old in start.items():
+            new = names.get(name, old)
+            if same(new, old):
+                continue
+            joined = self._one_of([old, new])
+            if name in read and (
+                self.kind(joined) > self.kind(old) or (old is NONE and type(new) is not Unknown)
+            ):
+                again = True
+            if type(joined) is Unknown and not joined.label:
+                joined.label = name
+            names[name] = joined
+        return again
+
+    # Comprehensions
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        frame = self.frame
+        outer = frame.scope
+        frame.scope = Scope(outer)
+        found: list[tuple[Value, Value]] = []
+        listed = True
+        uneven: Turns | None = None
+
+        def inner(index: int) -> None:
+            nonlocal listed, uneven
+            if index == len(node.generators):
+                if isinstance(node, ast.DictComp):
+                    found.append((self.evaluate(node.key), self.evaluate(node.value)))
+                else:
+                    found.append((NONE, self.evaluate(node.elt)))
+                return
+            generator = node.generators[index]
+            iterable = self.settle(self.evaluate(generator.iter))
+            short = type(iterable) is Items and iterable.rest is None and len(iterable.items) <= _UNROLLED
+            listed = listed and short
+            turns = self.turns(iterable)
+            if turns[0] > Kind.UNKNOWN:
+                uneven = turns
+
+            def turn(value: Value) -> None:
+                nonlocal uneven
+                self.assign(generator.target, value)
+                guard = self.guard
+                for condition in generator.ifs:
+                    holds = self.truth(self.evaluate(condition))
+                    kind = self.decisions.kind_of_guard(holds, guard)
+                    if kind > Kind.UNKNOWN and kind > (uneven[0] if uneven else Kind.UNIFORM):
+                        uneven = (kind, self.cause_of(NONE, holds))
+                    self.guard = self.decisions.both(self.guard, holds)
+                if self.guard != 0:
+                    inner(index + 1)
+                self.guard = guard
+
+            self.loop_over(iterable, generator.iter, turn)
+
+        try:
+            inner(0)
+        finally:
+            frame.scope = outer
+        if isinstance(node, ast.DictComp):
+            return self._table_of(found)
+        values = [value for _, value in found]
+        if listed and uneven is None:
+            return Items("list", values)
+        items = Items("list", [], self._one_of(values) if values else self.fresh(Kind.UNKNOWN))
+        items.uneven = uneven
+        return items
+
+    def _table_of(self, pairs: list[tuple[Value, Value]]) -> Value:
+        items: dict[Any, Value] = {}
+        rest: list[Value] = []
+        for key, value in pairs:
+            if type(key) is Const and isinstance(key.value, str | int | float | bool | None):
+                items[key.value] = value
+            else:
+                rest.append(value)
+        return Table(items, self._one_of(rest) if rest else None)
+
+
+def carried(node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], frozenset[str]]:
+    """(names that the loop binds, those of them that it reads other than to add to them)."""
+    written: set[str] = set()
+    read: set[str] = set()
+    todo: list[ast.AST] = [*node.body, node.test if isinstance(node, ast.While) else node.target]
+    while todo:
+        child = todo.pop()
+        if isinstance(child, ast.Name):
+            (written if isinstance(child.ctx, ast.Store) else read).add(child.id)
+        elif isinstance(child, ast.AugAssign) and isinstance(child.target, ast.Name):
+            written.add(child.target.id)
+            todo.append(child.value)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            todo += ast.iter_child_nodes(child)
+    return frozenset(written), frozenset(written & read)

@@ -1,0 +1,127 @@
+"""Follows a program on all ranks at once: an entry script from its first line, or one function by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .lanes import ALL
+from .libraries import Libraries
+from .state import Frame
+from .values import ClassValue, FunctionValue, Instance, LocalModule, Scope, Value
+
+if TYPE_CHECKING:
+    import ast
+    from pathlib import Path
+
+    from . import trace
+    from .decisions import Decisions
+    from .interest import Interest
+    from .program import Entry, Function, Module, Program
+
+BUDGET = 60_000
+"""Statements that are followed for one entry."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """What following one entry (or one function alone) left behind."""
+
+    entry: Module
+    alone: Function | None
+    decisions: Decisions
+    items: list[trace.Item]
+    tests: dict[tuple[Path, int], list[trace.Test]]
+    reached: set[ast.AST]
+    initialised: bool
+    blind: dict[str, int] = field(default_factory=dict)
+
+
+class Machine(Libraries):
+    """Runs programs."""
+
+    def __init__(self, program: Program, interest: Interest, budget: int = BUDGET) -> None:
+        super().__init__(program, budget)
+        self.interest = interest
+
+    def matters(self, function: FunctionValue) -> bool:
+        """True when a function's text, or that of what it calls, speaks of ranks, files or training."""
+        return self.interest.matters(function.home.module.path, getattr(function.node, "lineno", 0))
+
+    def class_matters(self, cls: ClassValue) -> bool:
+        """True when a method of a class matters."""
+        return self.interest.class_matters(cls.name)
+
+    def run_entry(self, entry: Entry) -> Run:
+        """Follows a script as `__main__`."""
+        module = LocalModule(entry.module)
+        self.modules[entry.module.path] = module
+        closure = self.program.closure(entry.path)
+        self.interest.add(closure)
+        self.launch = entry.launch
+        self.expects_group = any("init_process_group(" in self.program.text(p) for p in closure)
+        self.run_module(module, "__main__")
+        return self.finished(entry.module, None)
+
+    def run_alone(self, function: Function) -> Run:
+        """Follows one function with unknown arguments, after the top level of its module."""
+        self.interest.add([function.module.path])
+        self.initialised = ALL
+        module = LocalModule(function.module)
+        self.modules[function.module.path] = module
+        self.run_module(module)
+        self.items = []
+        value = self._found(module, function)
+        if value is not None:
+            self._call_alone(module, *value)
+        return self.finished(function.module, function)
+
+    def _found(self, module: LocalModule, function: Function) -> tuple[FunctionValue, Value | None] | None:
+        """A function of a module, with the object to call it on."""
+        parts = function.name.split(".")
+        found = module.names.get(parts[0])
+        if type(found) is ClassValue and len(parts) == 2:
+            method = found.methods.get(parts[1])
+            if method is not None:
+                return method, self._object(module, found, method)
+        if type(found) is FunctionValue and len(parts) == 1:
+            return found, None
+        value = FunctionValue(function.node, module, None)
+        value.decorators = []
+        return value, None
+
+    def _object(self, module: LocalModule, cls: ClassValue, method: FunctionValue) -> Value:
+        if method.name == "__init__":
+            return Instance(cls.name, self.kind_of_class(cls), cls, str(module.module.path), cls.node.lineno)
+        self.frame = Frame(Scope(), module, None, ALL)
+        kept, self.items = self.items, []
+        value = self.instantiate(cls, [], {}, cls.node)
+        self.items, self.guard = kept, ALL
+        return value
+
+    def _call_alone(self, module: LocalModule, function: FunctionValue, receiver: Value | None) -> None:
+        self.frame = Frame(Scope(), module, None, ALL)
+        self.guard = ALL
+        args = [receiver] if receiver is not None else []
+        target = self.decorated(function)
+        # A decorator may hand over to anything: the function's own body is what was asked for.
+        bare = target if type(target) is FunctionValue and target.node is function.node else function
+        scope = self.bind(bare, args, {})
+        body = function.node.body
+        if self.yields(function.node) and isinstance(body, list):
+            self._in_frame(bare, scope, function.node, lambda: self.run_block(body), lambda _: None)
+        else:
+            self.run_function(bare, scope, function.node)
+
+    def finished(self, entry: Module, alone: Function | None) -> Run:
+        """The run, once it is over."""
+        return Run(
+            entry,
+            alone,
+            self.decisions,
+            self.items,
+            self.tests,
+            self.reached,
+            self.initialised != 0,
+            self.blind,
+        )

@@ -1,0 +1,436 @@
+"""The state of an execution: active lanes, frames, heap, what is recorded. The ground of the machine's layers."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from . import trace
+from .decisions import Decisions, Guard, kind_of, lane_items, origin_of
+from .lanes import ALL, LANES
+from .values import (
+    ABSENT,
+    FALSE,
+    NONE,
+    TRUE,
+    Absent,
+    Const,
+    Either,
+    FunctionValue,
+    Instance,
+    Items,
+    Kind,
+    LocalModule,
+    Mixed,
+    Origin,
+    PerLane,
+    Scope,
+    Table,
+    Unknown,
+    Value,
+    merged,
+    same,
+)
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from .program import Program
+
+DISTRIBUTED_FLAG = re.compile(
+    r"(?i)^_?(is_|use_|run_|enable_|in_)?(distributed|ddp|dist|multi_?gpus?|multi_?node|parallel|dist_train"
+    r"|distributed_(run|training|mode)|ddp_run|is_ddp|distribute)$"
+)
+"""A uniform flag of such a name is taken as set: it is the distributed run that is looked at."""
+SIZE_NAME = re.compile(
+    r"(?i)^_?(world_?size|n_?gpus?|ngpus\w*|num_?gpus?|gpu_?nums?|num_?processes|n_?procs|nprocs?|num_replicas"
+    r"|dist_world_size|distributed_world_size|num_tasks|dp_size|dp_world_size)$"
+)
+"""An unknown of such a name is taken as more than 1."""
+
+
+_DEPTH, _BREADTH = 4, 12
+"""How far into containers one looks."""
+
+
+@dataclass(slots=True, eq=False)
+class LoopState:
+    """The lanes that a break or a continue took out of the body being run."""
+
+    broke: Guard = 0
+    continued: Guard = 0
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """A running function or module: `base` are the lanes that entered it."""
+
+    scope: Scope
+    home: LocalModule
+    function: FunctionValue | None
+    base: Guard
+    returned: Guard = 0
+    result: Value = NONE
+    loops: list[LoopState] = field(default_factory=list)
+    on_yield: Callable[[Value], None] | None = None
+    yielded: list[Value] = field(default_factory=list)
+    name: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Catcher:
+    """A try statement whose body runs: the lanes that an explicit raise brought to it."""
+
+    types: tuple[str, ...]
+    raised: Guard = 0
+
+
+class State:
+    """What the layers above share. Each layer adds what it evaluates; the names declared at the end of this class
+    are theirs."""
+
+    def __init__(self, program: Program, budget: int) -> None:
+        self.program = program
+        self.decisions = Decisions()
+        self.guard: Guard = ALL
+        self.items: list[trace.Item] = []
+        self.frame = Frame(Scope(), LocalModule(program.module(program.root)), None, ALL)
+        self.site: trace.Site | None = None
+        self.branch: trace.Branch | None = None
+        self.within: tuple[str, ...] = ()
+        self.modules: dict[Path, LocalModule] = {}
+        self.replaced: dict[int, Value] = {}
+        self.sidetable: dict[tuple[Any, ...], Value] = {}
+        self.tests: dict[tuple[Path, int], list[trace.Test]] = {}
+        self.catchers: list[Catcher] = []
+        self.calls: list[ast.AST] = []
+        self.calling: ast.AST | None = None
+        self.steps = budget
+        self.blind: dict[str, int] = {}
+        self.passed_over: dict[int, tuple[Any, ...]] = {}
+        self.initialised: Guard = 0
+        self.seeded: Kind | None = None
+        self.expects_group = False
+        self.launch = "torchrun"
+        self.reached: set[ast.AST] = set()
+        self._fresh = count(1)
+        self._keys: dict[tuple[Any, ...], int] = {}
+
+    # Places
+
+    def here(self, node: ast.AST) -> trace.Site:
+        """The place of `node` in what runs now."""
+        return trace.Site(self.frame.home.module.path, node, self.frame.name, self.site)
+
+    def origin(self, node: ast.AST, cause: str) -> Origin:
+        """`node` as the place where a value begins to differ."""
+        return Origin(str(self.frame.home.module.path), getattr(node, "lineno", 1), cause)
+
+    def missed(self, what: str) -> None:
+        """Counts something that could not be followed."""
+        self.blind[what] = self.blind.get(what, 0) + 1
+
+    # Unknowns
+
+    def fresh(
+        self,
+        kind: Kind = Kind.UNIFORM,
+        origin: Origin | None = None,
+        label: str = "",
+        like: tuple[Value, ...] = (),
+    ) -> Unknown:
+        """An unknown like no other; `like` adds how those values differ and where they came from."""
+        return self._like(next(self._fresh), kind, origin, label, like)
+
+    def derived(
+        self, key: tuple[Any, ...], like: tuple[Value, ...], kind: Kind = Kind.UNIFORM, label: str = "",
+        origin: Origin | None = None,
+    ) -> Unknown:  # fmt: skip
+        """The unknown that `key` stands for: the same one each time it is asked for."""
+        number = self._keys.get(key)
+        if number is None:
+            number = self._keys[key] = next(self._fresh)
+        return self._like(number, kind, origin, label, like)
+
+    def _like(
+        self, key: int, kind: Kind, origin: Origin | None, label: str, like: tuple[Value, ...]
+    ) -> Unknown:
+        sources: frozenset[Instance] = frozenset()
+        for value in like:
+            other = self.kind(value)
+            if other > kind:
+                kind, origin = other, origin_of(value)
+            elif origin is None:
+                origin = origin_of(value)
+            for found in _sources(value):
+                sources = sources | found if sources else found
+        return Unknown(key, kind, origin, label, sources)
+
+    def kind(self, value: Value, depth: int = 0) -> Kind:
+        """How a value differs between the active ranks; of a container, how anything in it does."""
+        kind = kind_of(value, self.guard if type(self.guard) is int else ALL, self.decisions)
+        if depth < _DEPTH:
+            for part in parts_of(value)[:_BREADTH]:
+                kind = max(kind, self.kind(part, depth + 1))
+        return kind
+
+    def key_of(self, value: Value) -> Any:
+        """What tells a value from others, for the keys of derived unknowns."""
+        if type(value) is Const:
+            return ("c", type(value.value).__name__, value.value)
+        if type(value) is Unknown:
+            return value.key
+        if type(value) is Either:
+            return ("e", value.symbol, self.key_of(value.high), self.key_of(value.low))
+        if type(value) is PerLane:
+            return ("l", *map(self.key_of, value.items))
+        if type(value) is Items and value.type == "tuple":
+            return ("t", *map(self.key_of, value.items))
+        return ("o", self._kept(value))
+
+    def _kept(self, value: Value) -> int:
+        # An id is only a key while its object lives.
+        self.sidetable["kept", id(value)] = value
+        return id(value)
+
+    def settle(self, value: Value) -> Value:
+        """`value` as the active lanes see it now, after what was changed in place."""
+        if type(value) is Unknown:
+            changed = self.replaced.get(value.key)
+            return value if changed is None else self.decisions.restrict(changed, self.guard)
+        if type(value) is Either or type(value) is PerLane:
+            seen = self.decisions.restrict(value, self.guard)
+            return self.settle(seen) if type(seen) is Unknown else seen
+        return value
+
+    def change(self, value: Value, kind: Kind, origin: Origin | None = None, depth: int = 0) -> None:
+        """Makes `value`, and what it holds, differ between ranks as `kind` says from now on (in place)."""
+        if type(value) is Unknown:
+            new = Unknown(next(self._fresh), kind, origin, value.label, value.sources)
+            self.replaced[value.key] = self.decisions.select(
+                self.guard, new, self.replaced.get(value.key, value)
+            )
+        elif type(value) is Either:
+            self.change(value.high, kind, origin, depth)
+            self.change(value.low, kind, origin, depth)
+        elif type(value) is PerLane or type(value) is Mixed:
+            parts = value.items if isinstance(value, PerLane) else value.options
+            for part in parts:
+                self.change(part, kind, origin, depth + 1)
+        elif depth < _DEPTH:
+            for part in parts_of(value):
+                self.change(part, kind, origin, depth + 1)
+            if type(value) is Items:
+                value.items[:] = [self._changed(v, kind, origin) for v in value.items]
+                value.rest = self._changed(value.rest, kind, origin) if value.rest else None
+            elif type(value) is Table:
+                for name, part in value.items.items():
+                    value.items[name] = self._changed(part, kind, origin)
+
+    def _changed(self, value: Value, kind: Kind, origin: Origin | None) -> Value:
+        """An element of a container that a collective filled."""
+        if type(value) in (Instance, Unknown, Absent):
+            return value
+        return self.decisions.select(self.guard, Unknown(next(self._fresh), kind, origin), value)
+
+    # Conditions
+
+    def truth(self, value: Value) -> Guard:
+        """The lanes on which `value` is true."""
+        decisions = self.decisions
+        if type(value) is Const:
+            return ALL if value.value else 0
+        if type(value) is Either:
+            high, low = self.truth(value.high), self.truth(value.low)
+            holds = decisions.choice(value.symbol, ALL, 0)
+            return decisions.either(decisions.both(holds, high), decisions.minus(low, holds))
+        if type(value) is PerLane:
+            found: Guard = 0
+            for i, item in enumerate(value.items):
+                found = decisions.either(found, decisions.both(1 << i, self.truth(item)))
+            return found
+        if type(value) is Unknown:
+            if value.kind is Kind.UNIFORM and DISTRIBUTED_FLAG.match(value.label):
+                return ALL
+            return decisions.symbol(("u", value.key), value.kind, value.origin, value.label)
+        if type(value) is Mixed:
+            return decisions.symbol(("m", self._kept(value)), value.kind, value.origin, "")
+        if type(value) is Items and value.rest is None:
+            return ALL if value.items else 0
+        if type(value) is Table and value.rest is None and value.factory is None:
+            found = 0
+            for item in value.items.values():
+                found = decisions.either(found, decisions.minus(ALL, self.missing(item)))
+            return found
+        if type(value) is Items or type(value) is Table:
+            return decisions.symbol(("u", self._kept(value)), self.kind(value), None, "")
+        return 0 if value is ABSENT else ALL
+
+    def missing(self, value: Value) -> Guard:
+        """The lanes on which there is no value."""
+        if value is ABSENT:
+            return ALL
+        if type(value) is Either:
+            holds = self.decisions.choice(value.symbol, ALL, 0)
+            high, low = self.missing(value.high), self.missing(value.low)
+            return self.decisions.either(self.decisions.both(holds, high), self.decisions.minus(low, holds))
+        if type(value) is PerLane:
+            return sum(1 << i for i, item in enumerate(value.items) if item is ABSENT)
+        return 0
+
+    def condition(self, guard: Guard) -> Value:
+        """The bool that is true on the lanes of `guard`."""
+        if type(guard) is int:
+            if guard in (0, ALL):
+                return TRUE if guard else FALSE
+            return merged([TRUE if guard >> i & 1 else FALSE for i in range(len(LANES))], None)
+        assert not isinstance(guard, int)
+        return self.decisions.choose(guard.symbol, self.condition(guard.high), self.condition(guard.low))
+
+    def map_lanes(self, value: Value, operate: Callable[[Value], Value]) -> Value:
+        """`operate` on each alternative of `value`, under its own lanes."""
+        if type(value) is Either:
+            holds = self.decisions.choice(value.symbol, ALL, 0)
+            with self.under(self.decisions.both(self.guard, holds)):
+                high = self.map_lanes(self.settle(value.high), operate) if self.guard else ABSENT
+            with self.under(self.decisions.minus(self.guard, holds)):
+                low = self.map_lanes(self.settle(value.low), operate) if self.guard else ABSENT
+            return self.decisions.select(holds, high, low)
+        if type(value) is PerLane:
+            return self._each_lane(value, operate)
+        if type(value) is Mixed:
+            return self._each_option(value, operate)
+        return operate(value)
+
+    def for_lanes(self, value: Value, operate: Callable[[Value], None]) -> None:
+        """The same for what gives no value."""
+
+        def once(part: Value) -> Value:
+            operate(part)
+            return NONE
+
+        self.map_lanes(value, once)
+
+    def _each_lane(self, value: PerLane, operate: Callable[[Value], Value]) -> Value:
+        done: list[tuple[Value, Value]] = []
+        result: list[Value] = [ABSENT] * len(LANES)
+        for i, item in enumerate(value.items):
+            found = next((r for v, r in done if same(v, item)), None)
+            if found is None:
+                mask = sum(1 << j for j, other in enumerate(value.items) if same(item, other))
+                with self.under(self.decisions.both(self.guard, mask)):
+                    found = operate(self.settle(item)) if self.guard else ABSENT
+                done.append((item, found))
+            result[i] = found
+        # What one lane's value becomes may itself be one value per lane.
+        return merged(
+            [lane_items(r)[i] if type(r) is PerLane else r for i, r in enumerate(result)], value.origin
+        )
+
+    def _each_option(self, value: Mixed, operate: Callable[[Value], Value]) -> Value:
+        results: list[Value] = []
+        for option in value.options[:4]:
+            found = operate(option)
+            if not any(same(found, r) for r in results):
+                results.append(found)
+        if len(results) == 1:
+            return results[0]
+        kind = max([value.kind, *map(self.kind, results)])
+        return Mixed(tuple(results), kind, value.origin) if results else self.fresh(kind, value.origin)
+
+    @contextmanager
+    def under(self, guard: Guard) -> Iterator[None]:
+        """Runs its body on the lanes of `guard`; lanes that leave inside stay out afterwards."""
+        outside = self.decisions.minus(self.guard, guard)
+        self.guard = guard
+        try:
+            yield
+        finally:
+            self.guard = self.decisions.either(outside, self.guard)
+
+    # Names and fields
+
+    def store(self, names: dict[Any, Value], name: Any, value: Value, base: Guard) -> None:
+        """Binds `name` on the active lanes; `base` are the lanes for which `names` exists at all."""
+        if type(value) is Unknown and not value.label and type(name) is str:
+            value.label = name
+        if self.guard is base or self.guard == base:
+            names[name] = value
+        else:
+            names[name] = self.decisions.select(self.guard, value, names.get(name, ABSENT))
+
+    # Records
+
+    def record(self, kind: str, name: str, node: ast.AST, **more: Any) -> trace.Event:
+        """Adds an event at `node` to the trace."""
+        event = trace.Event(kind, name, self.guard, self.here(node), self.branch, within=self.within, **more)
+        self.items.append(event)
+        return event
+
+    def leave(self, how: str, node: ast.AST) -> None:
+        """Records that the active lanes leave at `node`; what follows runs without them."""
+        self.items.append(trace.Exit(how, self.guard, self.here(node), self.branch))
+        self.guard = 0
+
+    # Declared here, defined in the layers above.
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of an expression."""
+        raise NotImplementedError
+
+    def call(self, callee: Value, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
+        """Calls a value."""
+        raise NotImplementedError
+
+    def run_block(self, body: list[ast.stmt]) -> None:
+        """Runs statements until no lane is left."""
+        raise NotImplementedError
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        """Binds a target of an assignment."""
+        raise NotImplementedError
+
+    def loop_over(self, iterable: Value, node: ast.AST, body: Callable[[Value], None]) -> None:
+        """Runs `body` for the elements of `iterable`."""
+        raise NotImplementedError
+
+    def import_module(self, path: Path) -> LocalModule:
+        """The module at `path`, run if it was not yet."""
+        raise NotImplementedError
+
+    def define_function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> FunctionValue:
+        """The function that a def or lambda makes here."""
+        home = self.frame.home
+        closure = None if self.frame.scope.names is home.names else self.frame.scope
+        return FunctionValue(node, home, closure)
+
+
+def parts_of(value: Value) -> list[Value]:
+    """What a container holds."""
+    if type(value) is Items:
+        return [*value.items, value.rest] if value.rest is not None else value.items
+    if type(value) is Table:
+        return [*value.items.values(), *([value.rest] if value.rest is not None else [])]
+    return []
+
+
+def _sources(value: Value, depth: int = 0) -> Iterator[frozenset[Instance]]:
+    if type(value) is Unknown:
+        if value.sources:
+            yield value.sources
+    elif depth < _DEPTH and type(value) is not Const:
+        if type(value) is Either:
+            found: list[Value] = [value.high, value.low]
+        elif type(value) is PerLane:
+            found = list(value.items)
+        elif type(value) is Mixed:
+            found = list(value.options)
+        else:
+            found = parts_of(value)
+        for part in found[:_BREADTH]:
+            yield from _sources(part, depth + 1)

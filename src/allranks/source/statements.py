@@ -1,0 +1,575 @@
+"""Statements: branches, attempts, contexts, definitions, imports, and the ways of leaving."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import trace
+from .decisions import symbols_of
+from .iteration import Iteration
+from .lanes import ALL
+from .state import Catcher
+from .values import (
+    NONE,
+    ClassValue,
+    Const,
+    Either,
+    External,
+    GeneratorValue,
+    Instance,
+    Items,
+    Kind,
+    LocalModule,
+    Mixed,
+    PerLane,
+    Table,
+    Unknown,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .decisions import Guard
+
+_SAME_EVERYWHERE = frozenset(
+    ("ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "StopIteration", "AttributeError",
+     "NotImplementedError", "SystemExit", "NameError", "GeneratorExit", "ArgumentError", "PackageNotFoundError")
+)  # fmt: skip
+"""Errors that come of the environment or the end of something: every rank meets them alike."""
+
+
+NOT_FINITE = re.compile(r"(?i)isnan|isfinite|isinf|\bnan\b|\bfinite\b|\binf\b")
+"""The text of a test for a loss that is not finite."""
+
+
+class Statements(Iteration):
+    """Runs statements."""
+
+    def run_block(self, body: list[ast.stmt]) -> None:
+        """Runs statements until no lane is left."""
+        for statement in body:
+            if self.guard == 0 or self.steps <= 0:
+                return
+            self.steps -= 1
+            handle = _HANDLERS.get(type(statement))
+            if handle is not None:
+                handle(self, statement)
+
+    # Simple statements
+
+    def _expression(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.evaluate(node.value)
+
+    def _assignment(self, node: ast.Assign) -> None:
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self.assign(target, value)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.assign(node.target, self.evaluate(node.value))
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        """`x += y`: never a constant, since it is mostly done again and again."""
+        target = node.target
+        value = self.evaluate(node.value)
+        if isinstance(target, ast.Name):
+            old = self.look_up(target.id)
+        elif isinstance(target, ast.Attribute):
+            old = self.attribute(self.evaluate(target.value), target.attr, target)
+        else:
+            old = self.evaluate(ast.Subscript(target.value, target.slice, ast.Load()))
+        if type(old) is Items and type(node.op) is ast.Add:
+            self.extend(old, value)
+            return
+        new = self.binary(node.op, old, value, node)
+        if type(new) is Const or (type(new) is PerLane and type(old) is not PerLane):
+            new = self.fresh(self.kind(new), label=getattr(target, "id", getattr(target, "attr", "")))
+        self.assign(target, new)
+
+    def extend(self, items: Items, more: Value) -> None:
+        """`items += more`, in place."""
+        if type(more) is Items and self.guard == ALL and more.rest is None and len(items.items) < 32:
+            items.items += more.items
+        else:
+            items.rest = self._one_of(
+                [*([items.rest] if items.rest else []), self.element(more, self.frame_node())]
+            )
+
+    def frame_node(self) -> ast.AST:
+        """The node of the function that runs."""
+        function = self.frame.function
+        return function.node if function is not None else self.frame.home.module.tree or ast.Pass()
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        """Binds the target of an assignment on the active lanes."""
+        if isinstance(target, ast.Name):
+            self._assign_name(target.id, value)
+        elif isinstance(target, ast.Attribute):
+            self.set_attribute(self.evaluate(target.value), target.attr, value)
+        elif isinstance(target, ast.Subscript):
+            self._assign_item(target, value)
+        elif isinstance(target, ast.Tuple | ast.List):
+            self._unpack(target.elts, value)
+        elif isinstance(target, ast.Starred):
+            self.assign(target.value, Items("list", [], value))
+
+    def _assign_name(self, name: str, value: Value) -> None:
+        scope = self.frame.scope
+        if name in scope.declared_global:
+            if type(value) is Const and type(value.value) in (int, float, bool):
+                value = self.fresh(label=name)
+            self.store(self.frame.home.names, name, value, ALL)
+            return
+        outer = scope.nonlocals.get(name)
+        names = outer.names if outer is not None else scope.names
+        self.store(names, name, value, self.frame.base)
+
+    def set_attribute(self, value: Value, name: str, new: Value) -> None:
+        """`value.name = new` on the active lanes."""
+        if type(value) is Instance:
+            cls = value.cls
+            number = type(new) is Const and type(new.value) in (int, float, bool)
+            if cls is not None and number and name in self.varying(cls):
+                new = self.fresh(label=name)
+            self.store(value.fields, name, new, ALL)
+        elif type(value) is Unknown:
+            key = ("attribute", value.key, name)
+            if key not in self.sidetable:
+                self.sidetable[key] = self.derived(key, (value,), value.kind, name)
+            self.store(self.sidetable, key, new, ALL)
+            if type(new) is Unknown and not new.label:
+                new.label = name
+        elif type(value) is LocalModule:
+            self.store(value.names, name, new, ALL)
+        elif type(value) is ClassValue:
+            self.store(value.fields, name, new, ALL)
+        elif type(value) is Table:
+            self.store(value.items, name, new, ALL)
+        elif type(value) in (Either, PerLane, Mixed):
+            self.for_lanes(value, lambda part: self.set_attribute(part, name, new))
+        elif type(value) is External:
+            self.record("patch", f"{value.name}.{name}", self.frame_node(), result=new)
+
+    def varying(self, cls: ClassValue) -> frozenset[str]:
+        """The attributes that methods of a class other than `__init__` bind."""
+        raise NotImplementedError
+
+    def _assign_item(self, target: ast.Subscript, value: Value) -> None:
+        container = self.settle(self.evaluate(target.value))
+        index = self.evaluate(target.slice) if not isinstance(target.slice, ast.Slice) else NONE
+        self.set_item(container, index, value, target)
+
+    def set_item(self, container: Value, index: Value, value: Value, node: ast.AST) -> None:
+        """`container[index] = value` on the active lanes."""
+        if type(container) is Table:
+            if type(index) is Const and isinstance(index.value, str | int | float | bool | None):
+                self.store(container.items, index.value, value, ALL)
+            else:
+                container.rest = self._one_of([*([container.rest] if container.rest else []), value])
+        elif type(container) is Items:
+            if type(index) is Const and type(index.value) is int and 0 <= index.value < len(container.items):
+                held = container.items[index.value]
+                container.items[index.value] = self.decisions.select(self.guard, value, held)
+            else:
+                container.rest = self._one_of([*([container.rest] if container.rest else []), value])
+        elif type(container) is External:
+            if container.name == "os.environ" and type(index) is Const:
+                self.record("environ", "os.environ", node, args={"key": index, "value": value})
+                self.store(self.sidetable, ("environ", index.value), value, ALL)
+        elif type(container) in (Either, PerLane, Mixed):
+            self.for_lanes(container, lambda part: self.set_item(part, index, value, node))
+        elif type(container) is Unknown:
+            if type(index) is Const and isinstance(index.value, str):
+                self.store(self.sidetable, ("item", container.key, self.key_of(index)), value, ALL)
+            elif self.kind(value) > container.kind:
+                self.change(container, self.kind(value), self.cause_of(value, 0))
+
+    def _unpack(self, targets: list[ast.expr], value: Value) -> None:
+        value = self.settle(value)
+        if type(value) is Items and value.rest is None and len(value.items) == len(targets):
+            for target, item in zip(targets, value.items, strict=True):
+                self.assign(target, self.settle(item))
+            return
+        if type(value) in (Either, PerLane):
+            parts = [
+                self.map_lanes(value, partial(self._part, index=i, targets=targets))
+                for i in range(len(targets))
+            ]
+            for target, part in zip(targets, parts, strict=True):
+                self.assign(target, part)
+            return
+        for i, target in enumerate(targets):
+            self.assign(target, self._part(value, i, targets))
+
+    def _part(self, value: Value, index: int, targets: list[ast.expr]) -> Value:
+        """The element that one of several targets takes."""
+        if type(value) is Items and value.rest is None and index < len(value.items):
+            return self.settle(value.items[index])
+        if type(value) is Unknown:
+            label = value.label if value.label == "batch" else ""
+            part = self.settle(self.derived(("part", value.key, index), (value,), label=label))
+            if value.key in self.passed_over and type(part) is Unknown:
+                self.passed_over.setdefault(part.key, (value.key, index))
+            return part
+        return self.element(value, targets[index])
+
+    # Leaving
+
+    def _return(self, node: ast.Return) -> None:
+        value = self.evaluate(node.value) if node.value is not None else NONE
+        frame = self.frame
+        if self.guard == 0:
+            return
+        frame.result = (
+            self.decisions.select(self.guard, value, frame.result) if frame.returned != 0 else value
+        )
+        if frame.returned != 0 or self.guard != frame.base:
+            self.items.append(trace.Exit("return", self.guard, self.here(node), self.branch))
+        frame.returned = self.decisions.either(frame.returned, self.guard)
+        self.guard = 0
+
+    def _break(self, node: ast.Break) -> None:
+        if self.frame.loops:
+            state = self.frame.loops[-1]
+            state.broke = self.decisions.either(state.broke, self.guard)
+        self.leave("break", node)
+
+    def _continue(self, node: ast.Continue) -> None:
+        if self.frame.loops:
+            state = self.frame.loops[-1]
+            state.continued = self.decisions.either(state.continued, self.guard)
+        self.leave("continue", node)
+
+    def _raise(self, node: ast.Raise) -> None:
+        name = ""
+        if node.exc is not None:
+            callee = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            name = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
+            if isinstance(node.exc, ast.Call):
+                for arg in node.exc.args:
+                    self.evaluate(arg)
+        self.raised(name, node)
+
+    def raised(self, name: str, node: ast.AST) -> None:
+        """The active lanes raise `name` at `node`."""
+        for catcher in reversed(self.catchers):
+            caught = (
+                not catcher.types
+                or name in catcher.types
+                or {"Exception", "BaseException"} & {*catcher.types}
+            )
+            if caught and (name != "SystemExit" or "SystemExit" in catcher.types):
+                catcher.raised = self.decisions.either(catcher.raised, self.guard)
+                self.leave("raise", node)
+                return
+        if self._ordinary_error():
+            # An error on one rank ends the job, loudly: what is looked at is the run that has none.
+            self.items.append(trace.Exit("raise", self.guard, self.here(node), self.branch))
+            return
+        self.leave("raise", node)
+
+    def _ordinary_error(self) -> bool:
+        """True when what is raised depends on data, other than a loss that is not finite: for that the other
+        ranks wait while this one goes down."""
+        branch = self.branch
+        if branch is None:
+            return False
+        symbols = symbols_of(branch.after) - symbols_of(branch.before)
+        if not any(self.decisions.symbols[s].kind > Kind.UNIFORM for s in symbols):
+            return False
+        test = getattr(branch.site.node, "test", None)
+        text = self.program.module(branch.site.path).source.segment(test) if test is not None else ""
+        return not NOT_FINITE.search(text)
+
+    def _assert(self, node: ast.Assert) -> None:
+        entry, branch = self.guard, self.branch
+        holds = self.test(node.test, node)
+        fails = self.decisions.minus(self.guard, holds)
+        if fails != 0 and self.decisions.kind_of_guard(holds, entry) >= Kind.NODE:
+            goes_on = self.decisions.both(self.guard, holds)
+            self.guard, self.branch = fails, trace.Branch(self.here(node), entry, fails, branch)
+            self.raised("AssertionError", node)
+            self.guard, self.branch = goes_on, branch
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name) and self.guard == self.frame.base:
+                self.frame.scope.names.pop(target.id, None)
+
+    # Branches
+
+    def _if(self, node: ast.If) -> None:
+        entry, branch = self.guard, self.branch
+        holds = self.test(node.test, node)
+        active = self.guard
+        yes = self.decisions.both(active, holds)
+        no = self.decisions.minus(active, holds)
+        self._arm(node, node.body, entry, yes)
+        after = self.guard
+        self.branch = branch
+        self._arm(node, node.orelse, entry, no)
+        self.branch = branch
+        self.guard = self.decisions.either(after, self.guard)
+
+    def _arm(self, node: ast.AST, body: list[ast.stmt], entry: Guard, lanes: Guard) -> None:
+        self.guard = lanes
+        if body and lanes != 0:
+            if lanes != entry:
+                self.branch = trace.Branch(self.here(node), entry, lanes, self.branch)
+            self.run_block(body)
+
+    def _match(self, node: ast.Match) -> None:
+        subject = self.evaluate(node.subject)
+        branch, after = self.branch, 0
+        rest = self.guard
+        after_all: Guard = after
+        for case in node.cases:
+            if isinstance(case.pattern, ast.MatchValue):
+                value: Value = self.compare(ast.Eq(), subject, self.evaluate(case.pattern.value))
+            elif isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None:
+                value = Const(True)
+                if case.pattern.name:
+                    self._assign_name(case.pattern.name, subject)
+            else:
+                value = self.fresh(like=(subject,))
+            holds = self.truth(value)
+            self.remember(node, node.subject, holds, subject)
+            entry = rest
+            self._arm(case.pattern, case.body, entry, self.decisions.both(rest, holds))
+            after_all = self.decisions.either(after_all, self.guard)
+            self.branch = branch
+            rest = self.decisions.minus(rest, holds)
+        self.guard = self.decisions.either(after_all, rest)
+
+    # Attempts
+
+    def _try(self, node: ast.Try) -> None:
+        entry, branch = self.guard, self.branch
+        attempt = trace.Attempt(self.here(node), entry, branch)
+        self.items.append(attempt)
+        outer = self.items
+        names = [_names(h.type) for h in node.handlers]
+        catcher = Catcher(tuple(n for types in names for n in types) if all(names) else ())
+        if node.handlers:
+            self.catchers.append(catcher)
+        self.items = attempt.items
+        self.run_block(node.body)
+        if node.handlers:
+            self.catchers.pop()
+        if node.orelse and self.guard != 0:
+            self.run_block(node.orelse)
+        self.items = outer
+        through, after = self.guard, 0
+        after_all: Guard = after
+        for handler, types in zip(node.handlers, names, strict=True):
+            met = self._met(handler, types)
+            through = self.decisions.minus(through, met)
+            lanes = self.decisions.either(catcher.raised, self.decisions.both(entry, met))
+            attempt.handlers.append(self._handler(handler, types, entry, lanes))
+            after_all = self.decisions.either(after_all, self.guard)
+            self.branch = branch
+        self.guard = self.decisions.either(through, after_all)
+        after_all = self.guard
+        if node.finalbody:
+            # What leaves the body still runs its end.
+            self.guard = entry
+            self.run_block(node.finalbody)
+            self.guard = self.decisions.both(after_all, self.guard)
+
+    def _met(self, handler: ast.ExceptHandler, types: tuple[str, ...]) -> Guard:
+        """The lanes on which the body may have met an error of this handler."""
+        uniform = bool(types) and all(t in _SAME_EVERYWHERE for t in types)
+        kind = Kind.UNIFORM if uniform else Kind.DATA
+        return self.decisions.symbol(
+            ("error", handler, self.site), kind, self.origin(handler, "error"), "error"
+        )
+
+    def _handler(
+        self, handler: ast.ExceptHandler, types: tuple[str, ...], entry: Guard, lanes: Guard
+    ) -> trace.Handler:
+        """Runs an except clause."""
+        found = trace.Handler(handler, types)
+        outer, self.items = self.items, found.items
+        self.guard = lanes
+        self.branch = trace.Branch(self.here(handler), entry, lanes, self.branch)
+        if handler.name:
+            origin = self.origin(handler, "error")
+            self._assign_name(handler.name, self.fresh(Kind.DATA, origin, handler.name))
+        self.run_block(handler.body)
+        found.fell = self.guard
+        self.items = outer
+        return found
+
+    # Contexts
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> None:
+        self.enter(node, list(node.items), lambda: self.run_block(node.body))
+
+    def enter(self, node: ast.AST, managers: list[ast.withitem], body: Callable[[], None]) -> None:
+        """Runs `body` inside the context managers."""
+        if not managers:
+            body()
+            return
+        item, rest = managers[0], managers[1:]
+        self.enter_value(
+            self.evaluate(item.context_expr), item.optional_vars, node, lambda: self.enter(node, rest, body)
+        )
+
+    def enter_value(
+        self, manager: Value, target: ast.expr | None, node: ast.AST, body: Callable[[], None]
+    ) -> None:
+        """Runs `body` inside a context manager."""
+        manager = self.settle(manager)
+        if type(manager) is Either:
+            symbol = self.decisions.choice(manager.symbol, ALL, 0)
+            for part, lanes in ((manager.high, symbol), (manager.low, self.decisions.minus(ALL, symbol))):
+                with self.under(self.decisions.both(self.guard, lanes)):
+                    if self.guard != 0:
+                        self.enter_value(part, target, node, body)
+            return
+        if type(manager) is GeneratorValue:
+
+            def at_yield(value: Value) -> None:
+                if target is not None:
+                    self.assign(target, value)
+                body()
+
+            self.run_generator(manager, node, at_yield)
+            return
+        self.enter_object(manager, target, node, body)
+
+    def enter_object(
+        self, manager: Value, target: ast.expr | None, node: ast.AST, body: Callable[[], None]
+    ) -> None:
+        """Runs `body` inside an object that is a context manager."""
+        raise NotImplementedError
+
+    # Definitions and imports
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self._assign_name(node.name, self.define_function(node))
+
+    def _class(self, node: ast.ClassDef) -> None:
+        home = self.frame.home
+        closure = None if self.frame.scope.names is home.names else self.frame.scope
+        cls = ClassValue(node, home, closure)
+        self._assign_name(node.name, cls)
+        self.define_class(cls)
+
+    def define_class(self, cls: ClassValue) -> None:
+        """Fills a class with its methods and fields."""
+        raise NotImplementedError
+
+    def _global(self, node: ast.Global) -> None:
+        self.frame.scope.declared_global.update(node.names)
+
+    def _nonlocal(self, node: ast.Nonlocal) -> None:
+        for name in node.names:
+            outer = self.frame.scope.outer
+            while outer is not None and name not in outer.names:
+                outer = outer.outer
+            if outer is not None:
+                self.frame.scope.nonlocals[name] = outer
+
+    def _import(self, node: ast.Import) -> None:
+        module = self.frame.home.module
+        for alias in node.names:
+            path = self.program.locate(module, 0, alias.name)
+            if path is None:
+                whole = alias.name if alias.asname else alias.name.partition(".")[0]
+                local = self._package(whole, alias.name) if not alias.asname else None
+                self._assign_name(alias.asname or whole, local or External(whole))
+                continue
+            found = self.import_module(path)
+            if alias.asname or "." not in alias.name:
+                self._assign_name(alias.asname or alias.name, found)
+            else:
+                self._assign_name(alias.name.partition(".")[0], self._nested(alias.name, found))
+
+    def _package(self, whole: str, name: str) -> Value | None:
+        path = self.program.locate(self.frame.home.module, 0, whole) if whole != name else None
+        return self.import_module(path) if path is not None else None
+
+    def _nested(self, name: str, module: LocalModule) -> Value:
+        """What `import a.b.c` binds to `a`."""
+        parts = name.split(".")
+        found: Value = module
+        for i in range(len(parts) - 1, 0, -1):
+            path = self.program.locate(self.frame.home.module, 0, ".".join(parts[:i]))
+            if path is not None:
+                package = self.import_module(path)
+                package.names.setdefault(parts[i], found)
+                found = package
+            else:
+                holder = LocalModule(module.module)
+                holder.names[parts[i]] = found
+                found = holder
+        return found
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        module, name = self.frame.home.module, node.module or ""
+        path = self.program.locate(module, node.level, name)
+        found = self.import_module(path) if path is not None and path != module.path else None
+        for alias in node.names:
+            if alias.name == "*":
+                if found is not None:
+                    for key, value in list(found.names.items()):
+                        if not key.startswith("_"):
+                            self._assign_name(key, value)
+                continue
+            self._assign_name(alias.asname or alias.name, self._imported(node, name, alias.name, found))
+
+    def _imported(self, node: ast.ImportFrom, name: str, member: str, found: LocalModule | None) -> Value:
+        held = found.names.get(member) if found is not None else None
+        if held is not None:
+            return held
+        inner = f"{name}.{member}" if name else member
+        path = self.program.locate(self.frame.home.module, node.level, inner)
+        if path is not None:
+            return self.import_module(path)
+        if found is not None or node.level:
+            return self.derived(("name", id(found), node.level, inner), (), Kind.UNKNOWN, member)
+        return External(inner)
+
+
+def _names(node: ast.expr | None) -> tuple[str, ...]:
+    """The last names of the exception types of a handler; empty for a bare except."""
+    if node is None:
+        return ()
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return tuple(p.attr if isinstance(p, ast.Attribute) else getattr(p, "id", "?") for p in parts)
+
+
+_HANDLERS: dict[type[ast.stmt], Callable[[Any, Any], None]] = {
+    ast.Expr: Statements._expression,
+    ast.Assign: Statements._assignment,
+    ast.AnnAssign: Statements._annotated,
+    ast.AugAssign: Statements._augmented,
+    ast.Return: Statements._return,
+    ast.Break: Statements._break,
+    ast.Continue: Statements._continue,
+    ast.Raise: Statements._raise,
+    ast.Assert: Statements._assert,
+    ast.Delete: Statements._delete,
+    ast.If: Statements._if,
+    ast.Match: Statements._match,
+    ast.For: Statements.run_for,
+    ast.AsyncFor: Statements.run_for,
+    ast.While: Statements.run_while,
+    ast.Try: Statements._try,
+    ast.With: Statements._with,
+    ast.AsyncWith: Statements._with,
+    ast.FunctionDef: Statements._function,
+    ast.AsyncFunctionDef: Statements._function,
+    ast.ClassDef: Statements._class,
+    ast.Global: Statements._global,
+    ast.Nonlocal: Statements._nonlocal,
+    ast.Import: Statements._import,
+    ast.ImportFrom: Statements._import_from,
+}
