@@ -33,6 +33,8 @@ from .values import (
 )
 
 _COMMUNICATING = frozenset(("collective", "new_group", "init"))
+_PARTS = frozenset(("parameters", "named_parameters", "state_dict", "modules", "named_modules", "buffers"))
+"""Methods of a model that give what it holds."""
 _WRAPPED = ("ddp", "fsdp", "ds_engine", "dp")
 
 
@@ -109,7 +111,7 @@ class Libraries(Standard):
             inner = self.settle(value.fields.get("module", NONE))
             if type(inner) is Instance:
                 return self.call(self.attribute(inner, name, node), args, keywords, node)
-        if name == "parameters" or name == "state_dict":
+        if name in _PARTS:
             return self.derived((name, self._kept(value)), (), label=name)
         if value.kind in ("lightning_module",) and name in ("log", "log_dict"):
             return self._logged(value, name, args, keywords, node)

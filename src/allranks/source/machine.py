@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .lanes import ALL
 from .libraries import Libraries
@@ -35,6 +35,10 @@ class Run:
     reached: set[ast.AST]
     initialised: bool
     blind: dict[str, int] = field(default_factory=dict)
+    derivations: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    """What each derived unknown stands for, by its key: ("attribute", key of the owner, name), ..."""
+    objects: dict[int, Value] = field(default_factory=dict)
+    """The objects that derivations name by number."""
 
 
 class Machine(Libraries):
@@ -124,4 +128,6 @@ class Machine(Libraries):
             self.reached,
             self.initialised != 0,
             self.blind,
+            {number: key for key, number in self._keys.items()},
+            {key[1]: value for key, value in self.sidetable.items() if key[0] == "kept"},
         )

@@ -45,6 +45,9 @@ _SAME_EVERYWHERE = frozenset(
 NOT_FINITE = re.compile(r"(?i)isnan|isfinite|isinf|\bnan\b|\bfinite\b|\binf\b")
 """The text of a test for a loss that is not finite."""
 
+_TOLD = frozenset(("requires_grad", "grad", "module", "require_backward_grad_sync"))
+"""Attributes whose assignments are recorded, beside those that hold a model."""
+
 
 class Statements(Iteration):
     """Runs statements."""
@@ -111,7 +114,10 @@ class Statements(Iteration):
         if isinstance(target, ast.Name):
             self._assign_name(target.id, value)
         elif isinstance(target, ast.Attribute):
-            self.set_attribute(self.evaluate(target.value), target.attr, value)
+            owner = self.evaluate(target.value)
+            if target.attr in _TOLD or (type(value) is Instance and value.kind == "module"):
+                self.record("set", target.attr, target, receiver=owner, result=value)
+            self.set_attribute(owner, target.attr, value)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, value)
         elif isinstance(target, ast.Tuple | ast.List):

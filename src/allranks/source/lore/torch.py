@@ -113,8 +113,8 @@ NAMES |= {
     _D + "device_mesh.init_device_mesh": Effect(
         "initialise", "init", ("device_type", "mesh_shape"), make="mesh", operation="init_device_mesh"
     ),
-    _D + "get_rank": Effect("rank_in", params=("group",), lane="rank"),
-    _D + "get_world_size": Effect("rank_in", params=("group",), lane="world_size"),
+    _D + "get_rank": Effect("rank_in", "rank", params=("group",), lane="rank"),
+    _D + "get_world_size": Effect("rank_in", "rank", params=("group",), lane="world_size"),
     _D + "get_node_local_rank": Effect("lanes", lane="local_rank"),
     _D + "is_initialized": Effect("initialised"),
     _D + "is_available": Effect("true"),
@@ -133,6 +133,7 @@ NAMES |= {
     "torch.npu.device_count": Effect("lanes", lane="local_size"),
     "torch.xpu.device_count": Effect("lanes", lane="local_size"),
     "torch.cuda.is_available": Effect("value"),
+    "torch.device": Effect("like", "device", ("type", "index")),
     "torch.cuda.current_device": Effect("value"),
     "torch.cuda.set_device": Effect("value", "set_device", ("device",)),
     "torch.npu.set_device": Effect("value", "set_device", ("device",)),
