@@ -263,7 +263,10 @@ class _Weigher:
     def _kind(self, node: ast.stmt) -> tuple[flow.Kind, bool]:
         """How the test or iterable of `node` differs between ranks, and whether the source shows it: where it cannot
         be followed, its names may still say that it is about the rank."""
-        kind = flow.variation(self.program, self.frame.path, node.lineno).kind
+        try:
+            kind = flow.variation(self.program, self.frame.path, node.lineno).kind
+        except Exception:  # strange source must not cost the verdict: it is then only less sure
+            kind = flow.Kind.UNKNOWN
         if kind is flow.Kind.UNKNOWN and _names_rank(node):
             return flow.Kind.RANK, False
         return kind, kind is not flow.Kind.UNKNOWN
