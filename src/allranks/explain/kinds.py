@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ..errors import AllranksError
 from ..findings import say
-from .reading import is_dump
 from .streams import peek
 
 if TYPE_CHECKING:
@@ -75,11 +74,10 @@ def _natural(path: Path) -> list[tuple[int, str | int]]:
 
 
 def _place(path: Path, found: Found, *, named: bool) -> None:
-    if is_dump(path):
-        found.dumps.append(path)
-        return
     head = peek(path)
-    if is_error_file(path, head):
+    if _may_be_dump(path, head):
+        found.dumps.append(path)
+    elif is_error_file(path, head):
         found.errors.append(path)
     elif _THREAD.search(head) or (_STACKS.search(head) and b"Python v" in head):
         found.stacks.append(path)
@@ -88,6 +86,14 @@ def _place(path: Path, found: Found, *, named: bool) -> None:
             found.unread.append(path)
     elif head or named:
         found.logs.append(path)
+
+
+def _may_be_dump(path: Path, head: bytes) -> bool:
+    if head.strip(b"\0") and head.lstrip()[:1] not in (b"\x80", b"{", b"["):
+        return False
+    from .dumps import is_dump
+
+    return is_dump(path)
 
 
 def is_error_file(path: Path, head: bytes) -> bool:

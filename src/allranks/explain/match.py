@@ -12,12 +12,13 @@ from ..judge.signatures import Match, fragment_pattern, match
 from . import scan
 from .launcher import Launch, Reader
 from .logs import Origin, lines
-from .tracebacks import Assembler, Raised, Traceback
+from .tracebacks import Assembler
 from .watchdog import Watchdogs
 
 if TYPE_CHECKING:
     from ..world import Frame
     from .logs import Line
+    from .raised import Raised, Traceback
     from .streams import Stream
 
 _MOST = 4000
@@ -32,7 +33,7 @@ _LAUNCHERS = re.compile(
     r"|TrainingFailedError|RayActorError|MPIExecutionError)$"
 )
 """Exceptions of a parent process: they tell that a child failed, not why."""
-_STOPPED = re.compile(r"(?:KeyboardInterrupt|SignalException|SIGTERMException|GracefulExit)$")
+_STOPPED = re.compile(r"(?:KeyboardInterrupt|^Timeout|SignalException|SIGTERMException|GracefulExit)$")
 """Exceptions by which a process is stopped from outside. Their stacks show where it stood."""
 _QUIET = re.compile(r"(?:SystemExit|GeneratorExit|StopIteration)$")
 _TEARDOWN = re.compile(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..world import Frame
 from .logs import Line, plain
 from .match import Incident, Story, call_of
-from .tracebacks import is_user
+from .raised import is_user
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,12 @@ to the open traceback that it can continue: a frame after a source line, a sourc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..world import Frame
+from .native import NativeStacks
+from .raised import Raised, Traceback, is_user
 
 if TYPE_CHECKING:
     from .logs import Line
@@ -77,67 +79,6 @@ _IGNORED = re.compile(
     r"Exception ignored in|Error in atexit|Exception in thread .*(?:_pin_memory|QueueFeeder|resource)"
 )
 
-_LIBRARY = re.compile(
-    r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python\d[\d.]*|Lib[/\\](?:site-packages|multiprocessing))[/\\]"
-    r"|^<(?!ipython|stdin)|[/\\]bin[/\\][\w.-]+$|[/\\]torch[/\\](?:distributed|nn|utils|autograd|multiprocessing|_dynamo)[/\\]"
-    r"|\.bazel|runfiles[/\\]torch[/\\]"
-)
-
-
-def is_user(path: str) -> bool:
-    """False for files of installed packages, the standard library, launch scripts and torch's own tree."""
-    return not _LIBRARY.search(path)
-
-
-@dataclass(slots=True)
-class Raised:
-    """One exception of a chain. `code` holds the frames and source lines as text, `message` its whole text."""
-
-    type: str = ""
-    message: str = ""
-    frames: list[Frame] = field(default_factory=list)
-    code: list[str] = field(default_factory=list)
-    first: int = 0
-    end: int = 0
-    """Numbers of the lines of its header and of its type."""
-    ignored: bool = False
-    """True where Python itself says that nothing follows from it (a destructor, an exit handler)."""
-
-    @property
-    def user_frame(self) -> Frame | None:
-        """The innermost frame in the user's code."""
-        return next((frame for frame in reversed(self.frames) if frame.user), None)
-
-    @property
-    def text(self) -> str:
-        """Type and message, as printed."""
-        return f"{self.type}: {self.message}" if self.message else self.type
-
-
-@dataclass(slots=True)
-class Traceback:
-    """A traceback with everything chained to it, the first exception first. `process` is the index that mp.spawn
-    gives the child it was raised in."""
-
-    chain: list[Raised]
-    lines: list[Line]
-    process: int | None = None
-
-    @property
-    def final(self) -> Raised:
-        """The exception that ended the process: the last of the chain."""
-        return self.chain[-1]
-
-    @property
-    def whole(self) -> str:
-        """The texts of all exceptions of the chain."""
-        return "\n".join(raised.text for raised in self.chain)
-
-    @property
-    def stack(self) -> str:
-        """The frames and source lines of all exceptions of the chain."""
-        return "\n".join(line for raised in self.chain for line in raised.code)
-
 
 @dataclass(slots=True)
 class _Open:
@@ -168,6 +109,7 @@ class Assembler:
 
     def __init__(self) -> None:
         self.done: list[Traceback] = []
+        self._native = NativeStacks(self.done)
         self._open: list[_Open] = []
         self._index = 0
         self._recent: Traceback | None = None
@@ -185,6 +127,8 @@ class Assembler:
         """Takes one line; True when it is part of a traceback."""
         self._index += 1
         text = line.text
+        if self._native.feed(line):
+            return True
         if HEADER in text:
             self._begin(line, text)
             return True
@@ -202,7 +146,8 @@ class Assembler:
 
     def close(self) -> None:
         """The stream ends, or a gap follows: what is open is taken as it is."""
-        for opened in self._open:
+        self._native.close()
+        for opened in list(self._open):
             if opened.raised.frames:
                 self._finish(opened)
         self._open.clear()
