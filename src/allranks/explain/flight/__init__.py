@@ -1,0 +1,1 @@
+"""Flight-recorder dumps: read safely into columns, compared across ranks, and judged."""
