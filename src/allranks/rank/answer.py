@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MARKS = {
-    "watched_call": "call",
-    "folded_call": "call",
+    "recorded": "call",
+    "kernel": "call",
+    "direct_call": "call",
     "waiting_call": "work",
-    "setup_call": "setup",
     "store_call": "store",
 }
 """Names of the wrappers' functions -> what their presence on a stack means."""
@@ -60,7 +60,7 @@ class Answers:
                 # A Work of a call that is itself on the stack, and a store that making a group waits at, say less
                 # than that call does.
                 if mark and (
-                    not inner or (inner == "work" and not detail) or (inner == "store" and mark == "setup")
+                    not inner or (inner == "work" and not detail) or (inner == "store" and mark == "call")
                 ):
                     inner, detail = mark, self.detail(mark, frame)
             frame = frame.f_back
@@ -78,9 +78,6 @@ class Answers:
         values = frame.f_locals
         try:
             if inner == "call":
-                call = values.get("call")
-                return list(call.serials) if call is not None else []
-            if inner == "setup":
                 return [values.get("serial", 0)]
             if inner == "work":
                 work = values.get("self")

@@ -1,4 +1,4 @@
-"""The call of the Python layer that a thread is in, which the kernels below it consult."""
+"""What the calls of torch.distributed's Python layer tell the kernels below them, per thread."""
 
 from __future__ import annotations
 
@@ -10,22 +10,20 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A call in progress. `waits`: it returns when it is complete; `folded`: the operators it makes are not calls of
-    their own; `serials`: the records of those it made."""
+    """A call of the Python layer that is recorded as one, whatever it does inside; `serial` is its record."""
 
-    __slots__ = ("folded", "reduce_op", "serials", "waits")
+    __slots__ = ("serial",)
 
-    def __init__(self, waits: bool, folded: bool, reduce_op: str | None = None) -> None:
-        self.waits = waits
-        self.folded = folded
-        self.reduce_op = reduce_op
-        self.serials: list[int] = []
+    def __init__(self, serial: int) -> None:
+        self.serial = serial
 
 
 class _Here(threading.local):
-    """`call` is the call that this thread is in, or None."""
+    """`call`: the call that this thread is in, or None. `reduce_op`: the name of the ReduceOp of the operator that
+    the thread is about to call, or None."""
 
     call: Call | None = None
+    reduce_op: str | None = None
 
 
 here = _Here()

@@ -1,7 +1,7 @@
-"""Wrappers of torch.distributed's Python layer: what an operator cannot see.
+"""Wrappers of torch.distributed's Python layer: what neither an operator nor a method of ProcessGroup can see.
 
-They tell the kernels the name of the ReduceOp and that a call is synchronous, make an object collective one call,
-and see exceptions leave. Their frames are found on a stack (`answer`), so that nothing else need be written down.
+An object collective becomes one call, a Work that is waited for is found on the stack (`answer`), and a collective
+on a group that the rank is not in, which PyTorch makes a no-op, is told.
 """
 
 from __future__ import annotations
@@ -16,77 +16,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-COLLECTIVES = (
-    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single", "all_reduce",
-    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "monitored_barrier",
-    "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "_all_gather_base",
-    "_reduce_scatter_base", "send", "recv", "isend", "irecv", "batch_isend_irecv",
-)  # fmt: skip
-ASYNC = ("isend", "irecv", "batch_isend_irecv")
 OBJECTS = {
     "all_gather_object": "", "gather_object": "dst", "broadcast_object_list": "src", "scatter_object_list": "src",
     "send_object_list": "dst", "recv_object_list": "src",
 }  # fmt: skip
 """Object collectives, and the parameter that names the root or the other rank."""
-REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+QUERIES = (
+    "get_rank",
+    "get_world_size",
+    "destroy_process_group",
+    "get_backend_config",
+    "_abort_process_group",
+)
+"""Functions that ask whether this rank is in a group and communicate nothing."""
 
 
-def wrap(guest: Any, torch: Any, c10d: Any) -> None:
-    """Replaces the functions of distributed_c10d; `torch.distributed` copies the names when this is done.
-
-    torch itself is still being imported at this moment: nothing of it may be used before the first call.
-    """
-    names = {id(getattr(c10d.ReduceOp, n)): n for n in REDUCE_OPS if hasattr(c10d.ReduceOp, n)}
-    for name in COLLECTIVES:
-        function = getattr(c10d, name, None)
-        if function is not None:
-            setattr(c10d, name, _watched(guest, torch, c10d, names, name, function))
+def wrap(guest: Any, c10d: Any) -> None:
+    """Replaces functions of distributed_c10d; `torch.distributed` copies the names when this is done."""
     for name, other in OBJECTS.items():
         function = getattr(c10d, name, None)
         if function is not None:
-            setattr(c10d, name, _folded(guest, torch, c10d, name, function, other))
+            setattr(c10d, name, _folded(guest, c10d, name, function, other))
+    c10d._rank_not_in_group = _asking(guest, c10d._rank_not_in_group)
     c10d.Work.wait = _waiting(guest, c10d.Work.wait)
 
 
-def _watched(guest: Any, torch: Any, c10d: Any, names: dict[int, str], name: str, function: Any) -> Any:
-    """A collective whose operator is seen by the kernels."""
-    recorder, outside = guest.recorder, c10d.GroupMember.NON_GROUP_MEMBER
-    place = places(function)
-    async_at, op_at, group_at = place.get("async_op"), place.get("op"), place.get("group")
-    reduces, always_async = op_at is not None, name in ASYNC
-
-    @functools.wraps(function)
-    def watched_call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or here.call is not None or guest.off:
-            return function(*args, **kwargs)
-        op = None
-        if reduces:
-            op = argument(args, kwargs, "op", op_at)
-            op = "SUM" if op is None else names.get(id(op)) or _reduce_name(op)
-        waits = not (always_async or (async_at is not None and argument(args, kwargs, "async_op", async_at)))
-        call = here.call = Call(waits, False, op)
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            here.call = None
-            for serial in call.serials:
-                recorder.mark(serial, wire.RAISED)
-            guest.passing(error)
-            raise
-        here.call = None
-        if waits and not recorder.pending:
-            for serial in call.serials:
-                recorder.mark(serial, wire.DONE)
-        elif waits:
-            recorder.complete(call.serials)
-        if not call.serials and argument(args, kwargs, "group", group_at) is outside:
-            guest.outsider(name, sys._getframe(1))
-        return result
-
-    return watched_call
-
-
-def _folded(guest: Any, torch: Any, c10d: Any, name: str, function: Any, other: str) -> Any:
+def _folded(guest: Any, c10d: Any, name: str, function: Any, other: str) -> Any:
     """An object collective: one call, whatever it does inside."""
     recorder, outside = guest.recorder, c10d.GroupMember.NON_GROUP_MEMBER
     place = places(function)
@@ -94,10 +49,7 @@ def _folded(guest: Any, torch: Any, c10d: Any, name: str, function: Any, other: 
 
     def enter(args: Any, kwargs: Any, frame: Any) -> int:
         group = argument(args, kwargs, "group", place.get("group"))
-        if group is outside:
-            guest.outsider(name, frame.f_back)
-            return 0
-        if not c10d.is_initialized():
+        if group is outside or not c10d.is_initialized():
             return 0
         found = recorder.group(group or c10d._get_default_group(), c10d)
         rank = argument(args, kwargs, other, place.get(other)) if other else None
@@ -111,28 +63,32 @@ def _folded(guest: Any, torch: Any, c10d: Any, name: str, function: Any, other: 
 
     @functools.wraps(function)
     def folded_call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or here.call is not None or guest.off:
+        if here.call is not None or guest.off or guest.compiling():
             return function(*args, **kwargs)
-        call = Call(True, True)
+        serial = 0
         try:
-            call.serials.append(enter(args, kwargs, sys._getframe()))
+            serial = enter(args, kwargs, sys._getframe())
         except Exception as error:
             guest.failed(error)
-        here.call = call
-        state = wire.RAISED
-        try:
-            result = function(*args, **kwargs)
-            state = wire.DONE
-            return result
-        except BaseException as error:
-            guest.passing(error)
-            raise
-        finally:
-            here.call = None
-            for serial in call.serials:
-                recorder.mark(serial, state)
+        return recorded(guest, function, args, kwargs, serial)
 
     return folded_call
+
+
+def recorded(guest: Any, function: Any, args: Any, kwargs: Any, serial: int) -> Any:
+    """Runs `function` as one call, recorded under `serial`, whatever it does inside."""
+    outer, here.call = here.call, Call(serial)
+    state = wire.RAISED
+    try:
+        result = function(*args, **kwargs)
+        state = wire.DONE
+        return result
+    except BaseException as error:
+        guest.passing(error)
+        raise
+    finally:
+        here.call = outer
+        guest.recorder.mark_old(serial, state)
 
 
 def _waiting(guest: Any, original: Any) -> Any:
@@ -149,6 +105,16 @@ def _waiting(guest: Any, original: Any) -> Any:
     return waiting_call
 
 
-def _reduce_name(op: Any) -> str:
-    kind = getattr(op, "op", op)  # a ReduceOp that carries a factor
-    return str(getattr(kind, "name", kind)).rsplit(".", 1)[-1][:40]
+def _asking(guest: Any, original: Any) -> Any:
+    """The test by which every collective of the Python layer finds out that the rank is not in the group."""
+
+    @functools.wraps(original)
+    def asking_call(group: Any) -> Any:
+        outside = original(group)
+        if outside and not guest.compiling():
+            frame = sys._getframe(1)
+            if frame.f_code.co_name not in QUERIES:
+                guest.outsider(frame.f_code.co_name, frame)
+        return outside
+
+    return asking_call

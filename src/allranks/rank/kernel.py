@@ -49,20 +49,21 @@ def _kernel(guest: Any, torch: Any, c10d: Any, name: str, operator: Any, argumen
     redispatch = operator.redispatch
     below = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     unbox_group, unbox_work = c10d.ProcessGroup.unbox, c10d.Work.unbox
-    recorder, getframe = guest.recorder, sys._getframe
+    recorder, groups, getframe = guest.recorder, guest.recorder.groups, sys._getframe
     describe = describer(name, arguments)
     at = arguments.index("process_group")
-    p2p, nowhere = name in P2P, recorder.setup
+    p2p = name in P2P
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        call = here.call
-        if guest.off or (call is not None and call.folded):
+        if here.call is not None or guest.off:
             return redispatch(keyset & below, *args)
-        serial, group = 0, nowhere
+        serial = 0
         try:
-            group = recorder.group(unbox_group(args[at]), c10d)
-            signature = describe(group, args, call.reduce_op if call is not None else None)
-            serial = recorder.enter(group, signature, getframe(), p2p)
+            pg = unbox_group(args[at])
+            group = groups.get(id(pg))
+            if group is None or group.ref() is not pg:
+                group = recorder.group(pg, c10d)
+            serial = recorder.enter(group, describe(group, args, here.reduce_op), getframe(), p2p)
         except Exception as error:
             guest.failed(error)
         try:
@@ -71,13 +72,9 @@ def _kernel(guest: Any, torch: Any, c10d: Any, name: str, operator: Any, argumen
             recorder.mark(serial, wire.RAISED)
             raise
         try:
-            if call is not None and call.waits and group.blocking:
-                call.serials.append(serial)
-            elif result is None:
+            if result is None:
                 recorder.mark(serial, wire.DONE)
-            else:
-                if call is not None:
-                    call.serials.append(serial)
+            elif serial:
                 recorder.issued(serial, unbox_work(result[-1] if type(result) is tuple else result))
         except Exception as error:
             guest.failed(error)
@@ -93,6 +90,14 @@ def describer(name: str, arguments: list[str]) -> Callable[..., tuple[Any, ...]]
     root_at, tag_at = place.get("root_rank"), place.get("tag")
     peer_at = place.get("src", place.get("dst"))
     shapes = _shapes(name, place)
+
+    if root_at is None and peer_at is None:
+
+        def describe_alike(group: Any, args: Any, reduce_op: Any) -> tuple[Any, ...]:
+            dtype, shape = shapes(args)
+            return (op, reduce_op, None, None, None, dtype, shape, None)
+
+        return describe_alike
 
     def describe(group: Any, args: Any, reduce_op: Any) -> tuple[Any, ...]:
         dtype, shape = shapes(args)

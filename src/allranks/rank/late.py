@@ -109,14 +109,15 @@ def _loaders(guest: Any, module: Any) -> None:
 
 def _distributed(guest: Any, c10d: Any) -> None:
     """torch.distributed is there: this process may be a rank."""
-    from . import hook, setup
+    from . import hook, method, setup
 
     if not guest.connect():
         return
     torch = sys.modules["torch"]
     guest.torch, guest.c10d = torch, c10d
     guest.send("torch", str(getattr(torch, "__version__", "") or sys.modules["torch.version"].__version__))
-    hook.wrap(guest, torch, c10d)
+    hook.wrap(guest, c10d)
+    method.wrap(guest, torch, c10d)
     setup.wrap(guest, c10d)
     if "RANK" in os.environ:
         guest.listen()

@@ -6,6 +6,7 @@ The hot path is `enter`, a few microseconds: walk the frames to a number, look t
 from __future__ import annotations
 
 import itertools
+import struct
 import sys
 import threading
 import time
@@ -21,20 +22,30 @@ if TYPE_CHECKING:
 MAX_KINDS = 16384
 """Distinct calls that are told apart. Beyond, sites are told apart by their innermost frames alone."""
 SHALLOW = 6
-BLOCKING = ("gloo", "mpi", "fake")
-"""Backends whose synchronous calls return when they are complete; on others the device goes on."""
+_MASK, _SHIFT, _STATE_AT, _SERIAL_AT = (
+    wire.SLOTS - 1,
+    wire.RECORD.size.bit_length() - 1,
+    wire.STATE_AT,
+    wire.SERIAL_AT,
+)
+_SERIAL = struct.Struct("<Q")
+_pack, _time_ns = wire.RECORD.pack_into, time.time_ns
+DIRECT = ("gloo",)
+"""Backends on the CPU whose operators do nothing but call them."""
 
 
 class Group:
     """A process group as this rank knows it. Positions go on when a group of the same name is made again."""
 
-    __slots__ = ("blocking", "calls", "name", "number", "p2p", "ranks", "ref")
+    __slots__ = ("calls", "direct", "name", "number", "p2p", "ranks", "ref")
 
     def __init__(self, number: int, name: str, ranks: tuple[int, ...], calls: Any, p2p: Any) -> None:
         self.number, self.name, self.ranks = number, name, ranks
         self.calls, self.p2p = calls, p2p
-        self.blocking = True
         self.ref: Any = None
+        """Weak reference to the ProcessGroup: a strong one would keep the group's threads alive."""
+        self.direct: Any = None
+        """The backend, where calls may be handed to it directly (`method`); let go in `forget_groups`."""
 
     def global_rank(self, rank: int) -> int | None:
         """The global rank of a group rank, or None."""
@@ -46,18 +57,21 @@ class Recorder:
 
     def __init__(self, send: Callable[..., None], ring: Any) -> None:
         self.send = send
+        self.groups: dict[int, Group] = {}
+        """By id of the ProcessGroup."""
         self.restart(ring)
 
     def restart(self, ring: Any) -> None:
         """Begins from nothing: in a new process, or in a forked child for a host that knows nothing of it yet."""
-        self.ring = ring
+        self.ring = ring if ring is not None else bytearray(wire.RING_BYTES)
         self.pending: deque[tuple[int, Any]] = deque()
         """(serial, Work) of calls not known to be complete, oldest first."""
-        self._last = 0
+        self.groups.clear()
+        self.depth = stack.KEY_DEPTH
+        """How many frames tell two call sites apart now."""
         self._serials = itertools.count(1)
         self._kinds: dict[Any, int] = {}
         self._sites: dict[Any, int] = {}
-        self._groups: dict[int, Group] = {}
         self._counters: dict[str, tuple[Any, Any]] = {}
         self._numbers = itertools.count(1)
         self._held: list[Any] = []  # code objects of interned sites, so that ids in keys stay theirs
@@ -69,7 +83,7 @@ class Recorder:
 
     def group(self, pg: Any, c10d: Any) -> Group:
         """The group of a ProcessGroup object; told to the host when it is new."""
-        found = self._groups.get(id(pg))
+        found = self.groups.get(id(pg))
         if found is not None and found.ref() is pg:
             return found
         with self._lock:
@@ -81,9 +95,10 @@ class Recorder:
                 backend,
                 _timeout(pg),
             )
-            made.blocking = backend in BLOCKING
-            made.ref = weakref.ref(pg)  # a strong one would keep the group's threads alive
-            self._groups[id(pg)] = made
+            made.ref = weakref.ref(pg)
+            if backend in DIRECT and made.ranks:
+                made.direct = pg._get_backend(sys.modules["torch"].device("cpu"))
+            self.groups[id(pg)] = made
             return made
 
     def _new_group(
@@ -96,7 +111,7 @@ class Recorder:
 
     def forget_groups(self) -> None:
         """After destroy_process_group: objects may be made anew at the same addresses."""
-        self._groups.clear()
+        self.groups.clear()
         self.pending.clear()
 
     # Calls
@@ -107,33 +122,32 @@ class Recorder:
         `signature` is (op, reduce_op, root, peer, tag, dtype, shapes, detail), hashable; `frame` where the walk to
         the call site begins.
         """
-        if (
-            frame is None or frame.f_back is None
-        ):  # an autograd thread: what it does, the main thread asked for
+        if frame.f_back is None:  # an autograd thread: what it does, the main thread asked for
             frame = sys._current_frames().get(self._main, frame)
-        depth = stack.KEY_DEPTH if len(self._kinds) < MAX_KINDS else SHALLOW
-        key = (signature, stack.site_key(frame, depth))
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._new_kind(key, signature, frame)
-        return self.write(
-            next(group.p2p if p2p else group.calls), kind, group.number, wire.ENTERED, wire.CALL
-        )
+        key = (signature, stack.site_key(frame, self.depth))
+        kind = self._kinds.get(key) or self._new_kind(key, signature, frame)
+        serial = next(self._serials)
+        _pack(
+            self.ring, (serial & _MASK) << _SHIFT,
+            _time_ns(), next(group.p2p if p2p else group.calls), kind, group.number, wire.ENTERED, wire.CALL, serial,
+        )  # fmt: skip
+        return serial
 
     def write(self, position: int, number: int, group: int, state: int, what: int) -> int:
         """One record in the ring; gives its serial."""
-        serial = self._last = next(self._serials)
-        if self.ring is not None:
-            wire.RECORD.pack_into(
-                self.ring, serial % wire.SLOTS * wire.RECORD.size,
-                time.time_ns(), position, number, group, state, what, serial,
-            )  # fmt: skip
+        serial = next(self._serials)
+        _pack(self.ring, (serial & _MASK) << _SHIFT, _time_ns(), position, number, group, state, what, serial)
         return serial
 
     def mark(self, serial: int, state: int) -> None:
-        """Changes the state of a record that the ring still holds; serial 0 is a call that was not recorded."""
-        if serial and self.ring is not None and self._last - serial < wire.SLOTS:
-            self.ring[serial % wire.SLOTS * wire.RECORD.size + wire.STATE_AT] = state
+        """Changes the state of a record that the ring surely holds; serial 0 is a call that was not recorded."""
+        if serial:
+            self.ring[((serial & _MASK) << _SHIFT) + _STATE_AT] = state
+
+    def mark_old(self, serial: int, state: int) -> None:
+        """Changes the state of a record if the ring still holds it."""
+        if serial and _SERIAL.unpack_from(self.ring, ((serial & _MASK) << _SHIFT) + _SERIAL_AT)[0] == serial:
+            self.mark(serial, state)
 
     def _new_kind(self, key: tuple[Any, ...], signature: tuple[Any, ...], frame: Any) -> int:
         with self._lock:
@@ -148,6 +162,8 @@ class Recorder:
                 self._held.append(frame.f_code)
                 frame = frame.f_back
             self._kinds[key] = kind
+            if kind == MAX_KINDS:
+                self.depth = SHALLOW
             return kind
 
     def site(self, rows: list[Any]) -> int:
@@ -169,13 +185,6 @@ class Recorder:
         if len(self.pending) > 1:
             self.prune()
 
-    def complete(self, serials: list[int]) -> None:
-        """Synchronous calls have returned; those whose Work is held are complete when it says so."""
-        held = {serial for serial, _ in list(self.pending)}
-        for serial in serials:
-            if serial not in held:
-                self.mark(serial, wire.DONE)
-
     def prune(self) -> None:
         """Lets go of completed works from the oldest on: a Work holds the call's tensors."""
         pending = self.pending
@@ -184,7 +193,7 @@ class Recorder:
                 serial, work = pending[0]
                 if not work.is_completed():
                     break
-                self.mark(serial, wire.DONE)
+                self.mark_old(serial, wire.DONE)
                 pending.popleft()
         except IndexError:  # another thread pruned as well
             pass
@@ -197,7 +206,7 @@ class Recorder:
                     self.pending.remove(pair)
                 except (ValueError, IndexError):  # the thread that runs the calls was faster
                     continue
-                self.mark(pair[0], wire.DONE)
+                self.mark_old(pair[0], wire.DONE)
 
 
 def _plain(value: Any) -> Any:

@@ -6,8 +6,9 @@ import functools
 import os
 import sys
 
-from . import stack, wire
-from .call import Call, argument, here, places
+from . import stack
+from .call import argument, here, places
+from .hook import recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,24 +46,6 @@ def wrap(guest: Any, c10d: Any) -> None:
             setattr(c10d.Store, name, _storing(original))
 
 
-def _recorded(guest: Any, function: Any, args: Any, kwargs: Any, serial: int, fold: bool) -> Any:
-    """Runs `function` as a pseudo call with this serial."""
-    outer = here.call
-    if fold:
-        here.call = Call(True, True)
-    state = wire.RAISED
-    try:
-        result = function(*args, **kwargs)
-        state = wire.DONE
-        return result
-    except BaseException as error:
-        guest.passing(error)
-        raise
-    finally:
-        here.call = outer
-        guest.recorder.mark(serial, state)
-
-
 def _initialising(guest: Any, c10d: Any, function: Any) -> Any:
     place = places(function)
 
@@ -82,7 +65,7 @@ def _initialising(guest: Any, c10d: Any, function: Any) -> Any:
             serial = announce(args, kwargs, sys._getframe())
         except Exception as error:
             guest.failed(error)
-        result = _recorded(guest, function, args, kwargs, serial, True)
+        result = recorded(guest, function, args, kwargs, serial)
         try:
             guest.recorder.group(c10d.GroupMember.WORLD, c10d)
             guest.send("ready", c10d.get_rank(), c10d.get_world_size(), str(c10d.get_backend()), _device())
@@ -149,7 +132,7 @@ def _grouping(guest: Any, c10d: Any, name: str, function: Any) -> Any:
             serial = announce(args, kwargs, sys._getframe())
         except Exception as error:
             guest.failed(error)
-        result = _recorded(guest, function, args, kwargs, serial, True)
+        result = recorded(guest, function, args, kwargs, serial)
         try:
             if hasattr(result, "rank") and hasattr(result, "size"):
                 guest.recorder.group(result, c10d)
@@ -169,7 +152,7 @@ def _ending(guest: Any, c10d: Any, function: Any) -> Any:
             guest.recorder.forget_groups()
         except Exception as error:
             guest.failed(error)
-        result = _recorded(guest, function, args, kwargs, serial, False)
+        result = recorded(guest, function, args, kwargs, serial)
         if not c10d.is_initialized():
             guest.destroyed = True
         return result

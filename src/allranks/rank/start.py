@@ -120,6 +120,10 @@ class Guest:
             self._library = False
             self.send("blind", "operators", "%s: %s" % (type(error).__name__, str(error)[:300]))
 
+    def compiling(self) -> bool:
+        """True while torch.compile traces the caller."""
+        return bool(self.torch.compiler.is_compiling())
+
     # What hooks report
 
     def fact(self, name: str, *values: Any) -> None:
@@ -199,7 +203,7 @@ class Guest:
                 self.failures.tell(last, "uncaught")
             self.send("goodbye", {"destroyed": self.destroyed, "group_alive": alive})
             if self.recorder is not None:
-                self.recorder.pending.clear()  # a Work that outlives its group aborts the process
+                self.recorder.forget_groups()  # a Work or backend that outlives its group aborts the process
             if self.sink is not None:
                 self.sink.close()
         except Exception:
@@ -216,7 +220,7 @@ class Guest:
             self.started_ns = time.time_ns()
             if self.recorder is not None:
                 self.recorder.restart(None)
-            if ring is not None:
+            if ring is not None and hasattr(ring, "close"):
                 ring.close()
         except Exception:
             self.off = True

@@ -25,7 +25,9 @@ RECORD = struct.Struct("<QIIHBBxxxxQ")
 whose serial is the expected one is whole."""
 STATE_AT = 18
 """Offset of `state` in a record; it alone is written again later."""
+SERIAL_AT = 24
 SLOTS = 8192
+"""A power of two, as is the size of a record: the hot path shifts and masks."""
 RING_BYTES = SLOTS * RECORD.size
 
 ENTERED, ISSUED, DONE, RAISED = 1, 2, 3, 4

@@ -135,9 +135,9 @@ class Standing:
         """What the main thread waits for at this moment, if it is inside something that waits."""
         inner, detail, pending = answer["in"], answer["detail"], list(answer["pending"])
         if inner == "store":
-            return self._store_wait(detail, world), None
-        if inner == "setup" and detail and detail[0]:
-            return self._setup_wait(detail[0], world), detail[0]
+            return self._store_wait(detail), None
+        if inner == "call" and detail and self._makes_group(detail[0]):
+            return self._setup_wait(detail[0]), detail[0]
         if inner in ("call", "work"):
             serials = list(detail or ()) or pending[:1]
             if inner == "work" and detail:
@@ -172,7 +172,11 @@ class Standing:
             peers = (signature.root,)
         return Wait("collective", group, record.position, kind, peers, record.time_ns), serial
 
-    def _setup_wait(self, serial: int, world: World) -> Wait | None:
+    def _makes_group(self, serial: int) -> bool:
+        found = self.guest.call_of(serial)
+        return found is not None and found[1] == SETUP
+
+    def _setup_wait(self, serial: int) -> Wait | None:
         found = self.guest.call_of(serial)
         if found is None:
             return None
@@ -184,7 +188,7 @@ class Standing:
             return Wait("store", SETUP, record.position, kind, (), record.time_ns, signature.op)
         return None
 
-    def _store_wait(self, detail: dict[str, Any], world: World) -> Wait | None:
+    def _store_wait(self, detail: dict[str, Any]) -> Wait | None:
         keys = ", ".join(detail.get("keys", ()))
         return Wait("store", None, None, None, (), time.time_ns(), keys)
 

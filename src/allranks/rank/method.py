@@ -1,0 +1,109 @@
+"""The methods of ProcessGroup that the Python layer calls, which name the ReduceOp as an operator cannot.
+
+The two that programs call most, allreduce and broadcast, are recorded here and handed to the backend directly,
+which is all that the operator between them does: a kernel of ours (`kernel`) need not run. That is only done where
+nothing else could be watching the operator, and no autograd is involved; all else goes through the kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+
+from .call import here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REDUCING = (
+    "allreduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor_coalesced", "_reduce_scatter_base",
+    "reduce_scatter_single", "reduce_scatter_single_coalesced",
+)  # fmt: skip
+REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+
+
+def wrap(guest: Any, torch: Any, c10d: Any) -> None:
+    """Replaces the methods on the class. Nothing of torch may be used before the first call: it is being imported."""
+    group, names = c10d.ProcessGroup, _reduce_names(c10d)
+    for name in REDUCING:
+        if hasattr(group, name):
+            setattr(group, name, _naming(names, getattr(group, name)))
+    group.allreduce = _direct(guest, torch, c10d, "allreduce", group.allreduce, c10d.AllreduceOptions, names)
+    group.broadcast = _direct(guest, torch, c10d, "broadcast", group.broadcast, c10d.BroadcastOptions, None)
+
+
+def _reduce_names(c10d: Any) -> dict[int, str]:
+    """hash of a ReduceOp -> its name, but for those that carry a factor."""
+    ops = ((name, getattr(c10d.ReduceOp, name)) for name in REDUCE_OPS if hasattr(c10d.ReduceOp, name))
+    return {hash(c10d.ReduceOp(op)): name for name, op in ops}
+
+
+def _reduce_name(names: dict[int, str], op: Any) -> str:
+    return names.get(hash(op)) or str(getattr(getattr(op, "op", op), "name", op))[:40]
+
+
+def _naming(names: dict[int, str], original: Any) -> Any:
+    """A method whose options carry a ReduceOp."""
+
+    @functools.wraps(original)
+    def naming_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            op = getattr(kwargs.get("opts", args[-1] if args else None), "reduceOp", None)
+            here.reduce_op = _reduce_name(names, op) if op is not None else None
+        except Exception:
+            here.reduce_op = None
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            here.reduce_op = None
+
+    return naming_call
+
+
+def _direct(guest: Any, torch: Any, c10d: Any, op: str, original: Any, options: Any, names: Any) -> Any:
+    """allreduce or broadcast of one plain tensor over a backend on the CPU; all others as `_naming`."""
+    recorder, getframe = guest.recorder, sys._getframe
+    otherwise = _naming(names, original) if names is not None else original
+    method = getattr(sys.modules["torch._C._distributed_c10d"].Backend, op)
+
+    @functools.wraps(original)
+    def direct_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 2 or guest.off or here.call is not None:
+            return otherwise(self, *args, **kwargs)
+        backend, serial = None, 0
+        try:
+            tensors, opts = args
+            group = recorder.groups.get(id(self))
+            if group is not None and group.direct is not None and group.ref() is self and len(tensors) == 1:
+                tensor = tensors[0]
+                if (
+                    type(tensor) is torch.Tensor
+                    and type(opts) is options
+                    and tensor.layout is torch.strided
+                    and not tensor.requires_grad
+                    and tensor.is_cpu
+                    and not torch._C._len_torch_dispatch_stack()
+                    and not torch._C._autograd._profiler_enabled()
+                ):
+                    backend = group.direct
+            if backend is not None:
+                root = reduce_op = None
+                if names is None:
+                    root = group.ranks[opts.rootRank]
+                else:
+                    reduce_op = names.get(hash(opts.reduceOp))
+                signature = (op, reduce_op, root, None, None, tensor.dtype, (tensor.shape,), None)
+                serial = recorder.enter(group, signature, getframe(1))
+        except Exception as error:
+            guest.failed(error)
+        if not serial:
+            return otherwise(self, *args, **kwargs)
+        work = method(backend, tensors, opts)
+        try:
+            recorder.issued(serial, work)
+        except Exception as error:
+            guest.failed(error)
+        return work
+
+    return direct_call
