@@ -75,7 +75,7 @@ class File:
     def nodes(self, kind: type[Node], within: cst.CSTNode | None = None) -> list[Node]:
         """Every node of `kind` in `within` (the file when it is not given), in order."""
         found = m.findall(within or self.module, m.MatchIfTrue(lambda n: isinstance(n, kind)))
-        return sorted(found, key=lambda n: (self.line(n), int(self.position(n).start.column)))  # type: ignore[arg-type, return-value]
+        return sorted(found, key=lambda n: (self.line(n), int(self.position(n).start.column)))  # type: ignore[arg-type]
 
     def calls(self, line: int, *names: str) -> list[cst.Call]:
         """The calls in the statement on `line` whose callee's last name is one of `names`; the nearest first."""
@@ -93,7 +93,7 @@ class File:
         if not isinstance(parent, cst.IndentedBlock | cst.Module):
             return None
         body = list(parent.body)
-        return parent, body, next(i for i, s in enumerate(body) if s is statement)
+        return parent, body, next(i for i, s in enumerate(body) if s is statement)  # type: ignore[return-value]
 
     def with_block(self, block: cst.CSTNode, body: Sequence[Any]) -> cst.Module:
         """The module with another body for `block`."""

@@ -1,0 +1,135 @@
+"""Models: which one a list of parameters, a parameter or a state dict belongs to, and what wraps it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..source.values import Const, Instance, Items, Table, Unknown, Value, Walk
+from .scene import leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .scene import Scene
+
+_GIVEN_BY = frozenset(
+    ("parameters", "named_parameters", "state_dict", "modules", "named_modules", "buffers", "children")
+)
+WRAPPED = ("ddp", "fsdp", "ds_engine", "dp")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A model, or what lies in it: `path` are the fields on the way, `what` the method that gave it
+    ("parameters", "state_dict", ...; empty for the model itself). `model` is an Instance, or the key of an
+    unknown that stands for one."""
+
+    model: Instance | int
+    path: tuple[str, ...] = ()
+    what: str = ""
+
+    @property
+    def inner(self) -> Instance | int:
+        """The model without its wrappers."""
+        return unwrapped(self.model)
+
+    @property
+    def wrapped(self) -> bool:
+        """True when it was asked of the wrapper."""
+        return isinstance(self.model, Instance) and self.model.kind in WRAPPED
+
+
+def unwrapped(model: Instance | int) -> Instance | int:
+    """The model inside its wrappers."""
+    while isinstance(model, Instance) and model.kind in WRAPPED and "module" in model.fields:
+        inner = next(leaves(model.fields["module"]))
+        if isinstance(inner, Instance):
+            model = inner
+        elif isinstance(inner, Unknown):
+            return inner.key
+        else:
+            return model
+    return model
+
+
+def part_of(scene: Scene, value: Value) -> Part | None:
+    """The model that a single value belongs to; None when that is not known."""
+    if isinstance(value, Instance):
+        return Part(value) if value.kind in (*WRAPPED, "module", "lightning_module") else None
+    if isinstance(value, Unknown):
+        return _of_key(scene, value.key, 0)
+    return None
+
+
+def _of_key(scene: Scene, key: int, depth: int) -> Part | None:
+    derivation = scene.run.derivations.get(key)
+    if derivation is None or depth > 12:
+        return Part(key)
+    kind = derivation[0]
+    if kind in _GIVEN_BY:
+        owner = scene.run.objects.get(derivation[1])
+        return Part(owner, (), kind) if isinstance(owner, Instance) else None
+    if kind == "field":
+        owner = scene.run.objects.get(derivation[1])
+        return _member(Part(owner), derivation[2]) if isinstance(owner, Instance) else None
+    if kind == "method":
+        owner_part = _of_ref(scene, derivation[1], depth)
+        if owner_part is None:
+            return None
+        if derivation[2] in _GIVEN_BY:
+            return Part(owner_part.model, owner_part.path, derivation[2])
+        return None
+    if kind in ("element", "part", "attribute", "item"):
+        owner_part = _of_ref(scene, derivation[1], depth)
+        if owner_part is None:
+            return None
+        if kind == "attribute" and not owner_part.what:
+            return _member(owner_part, derivation[2])
+        if kind == "item" and not owner_part.what:
+            return _member(owner_part, "[]")
+        return owner_part
+    return Part(key)
+
+
+def _member(owner: Part, name: str) -> Part:
+    if name == "module":
+        return owner if not owner.wrapped else Part(owner.inner, owner.path, owner.what)
+    return Part(owner.inner, (*owner.path, name), owner.what)
+
+
+def _of_ref(scene: Scene, ref: Any, depth: int) -> Part | None:
+    """The part that a component of a derivation stands for."""
+    if isinstance(ref, int):
+        return _of_key(scene, ref, depth + 1)
+    if isinstance(ref, tuple) and ref and ref[0] == "o":
+        value = scene.run.objects.get(ref[1])
+        return part_of(scene, value) if value is not None else None
+    return None
+
+
+def parts_of(scene: Scene, value: Value, depth: int = 0) -> Iterator[Part | None]:
+    """Every model that lists, groups or generators of parameters come from; None for what is not known."""
+    if depth > 6:
+        yield None
+        return
+    for leaf in leaves(value):
+        if isinstance(leaf, Items):
+            for item in [*leaf.items, *([leaf.rest] if leaf.rest is not None else [])]:
+                yield from parts_of(scene, item, depth + 1)
+        elif isinstance(leaf, Table):
+            if "params" in leaf.items:
+                yield from parts_of(scene, leaf.items["params"], depth + 1)
+            elif leaf.items or leaf.rest is None:
+                for item in leaf.items.values():
+                    if not isinstance(item, Const):
+                        yield from parts_of(scene, item, depth + 1)
+            else:
+                yield from parts_of(scene, leaf.rest, depth + 1)
+        elif isinstance(leaf, Walk):
+            for over in leaf.over:
+                yield from parts_of(scene, over, depth + 1)
+        elif isinstance(leaf, Const):
+            continue
+        else:
+            yield part_of(scene, leaf)

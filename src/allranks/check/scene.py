@@ -1,0 +1,217 @@
+"""One run of a program as rules look at it: events in order, the loops around them, who reaches them.
+
+Built once for each run and shared by all rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..source.decisions import Choice, kind_of
+from ..source.execution import runs
+from ..source.lanes import LANES, WORLDS, RankSet
+from ..source.trace import Attempt, Event, Item, Loop, Site
+from ..source.values import Either, Instance, Items, Kind, Mixed, PerLane, Table, Unknown, Value, Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..findings import Location, Text
+    from ..source.decisions import Guard
+    from ..source.machine import Run
+    from ..source.program import Program
+
+NOBODY, ONE, PER_NODE, SEVERAL = 0, 1, 2, 3
+"""How many ranks do something: none, one, one of each node, several of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Who reaches an event: `many` is one of the numbers above, `ranks` those that do, `sure` is False when an
+    unknown condition that may differ between ranks decides."""
+
+    many: int
+    ranks: RankSet
+    sure: bool
+
+
+def scenes(program: Program) -> list[Scene]:
+    """The runs of all entries of a program."""
+    kept: list[Scene] | None = program.kept.get("scenes")
+    if kept is None:
+        kept = program.kept["scenes"] = [Scene(program, run) for run in runs(program)]
+    return kept
+
+
+class Scene:
+    """The events of one run, in program order."""
+
+    def __init__(self, program: Program, run: Run) -> None:
+        self.program = program
+        self.run = run
+        self.events: list[Event] = []
+        self.items: list[Item] = []
+        self._loops: dict[Item, tuple[Loop, ...]] = {}
+        self._order: dict[Item, int] = {}
+        self._collect(run.items, ())
+
+    def _collect(self, items: list[Item], around: tuple[Loop, ...]) -> None:
+        for item in items:
+            self._order[item] = len(self.items)
+            self._loops[item] = around
+            self.items.append(item)
+            if isinstance(item, Event):
+                self.events.append(item)
+            elif isinstance(item, Loop):
+                self._collect(item.items, (*around, item))
+            elif isinstance(item, Attempt):
+                self._collect(item.items, around)
+                for handler in item.handlers:
+                    self._collect(handler.items, around)
+
+    # Events
+
+    def of(self, *kinds: str) -> list[Event]:
+        """The events of these kinds, in order."""
+        return [event for event in self.events if event.kind in kinds]
+
+    def loops(self, item: Item) -> tuple[Loop, ...]:
+        """The loops around an item, outermost first."""
+        return self._loops[item]
+
+    def order(self, item: Item) -> int:
+        """The place of an item among all: smaller is earlier."""
+        return self._order[item]
+
+    def inside(self, loop: Loop, *kinds: str) -> list[Event]:
+        """The events in a loop, those of loops inside it too, in order."""
+        return [e for e in self.events if (not kinds or e.kind in kinds) and loop in self._loops[e]]
+
+    @cached_property
+    def all_loops(self) -> list[Loop]:
+        """Every loop, in order."""
+        return [item for item in self.items if isinstance(item, Loop)]
+
+    @cached_property
+    def training_loops(self) -> list[Loop]:
+        """The innermost loops that run a backward."""
+        found: dict[Loop, None] = {}
+        for event in self.of("backward"):
+            if self._loops[event]:
+                found[self._loops[event][-1]] = None
+        return list(found)
+
+    def between(self, first: Item, last: Item) -> list[Event]:
+        """The events after one item and before another."""
+        begin, end = self._order[first], self._order[last]
+        return [event for event in self.events if begin < self._order[event] < end]
+
+    # Who
+
+    def reach(self, guard: Guard) -> Reach:
+        """Who reaches something under `guard`, whatever its uniform conditions turn out to be."""
+        many, ranks, sure = NOBODY, 0, True
+        for mask, symbols in self._leaves(guard, ()):
+            if any(self._parts(s) for s in symbols):
+                sure = sure and mask == 0
+                continue
+            many = max(many, _many(mask))
+            ranks |= mask
+        return Reach(many, RankSet(ranks), sure)
+
+    def _parts(self, number: int) -> bool:
+        """True for a condition that may differ between ranks; a file is there for all of them or for none."""
+        symbol = self.run.decisions.symbols[number]
+        if symbol.origin is not None and symbol.origin.cause == "file":
+            return False
+        return symbol.kind > Kind.UNIFORM
+
+    def _leaves(self, guard: Guard, symbols: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
+        if isinstance(guard, Choice):
+            yield from self._leaves(guard.high, (*symbols, guard.symbol))
+            yield from self._leaves(guard.low, (*symbols, guard.symbol))
+        else:
+            yield guard, symbols
+
+    def differs(self, value: Value, depth: int = 0) -> Kind:
+        """How a value differs between ranks; of an object or container, how anything in it does."""
+        kind = kind_of(value, decisions=self.run.decisions)
+        parts: list[Value] = []
+        if isinstance(value, Instance):
+            parts = [*value.fields.values(), *([value.vague] if value.vague is not None else [])]
+        elif isinstance(value, Items):
+            parts = [*value.items, *([value.rest] if value.rest is not None else [])]
+        elif isinstance(value, Table):
+            parts = [*value.items.values(), *([value.rest] if value.rest is not None else [])]
+        elif isinstance(value, Walk):
+            parts = list(value.over)
+        elif isinstance(value, Mixed):
+            parts = list(value.options)
+        if depth < 3:
+            kind = max([kind, *(self.differs(part, depth + 1) for part in parts[:16])])
+        return kind
+
+    # Processes
+
+    @cached_property
+    def _spawned(self) -> frozenset[object]:
+        return frozenset(event.site.node for event in self.of("spawn"))
+
+    def child(self, site: Site) -> bool:
+        """True for what runs in a process that the program itself starts."""
+        return any(s.node in self._spawned for s in site.chain()[:-1])
+
+    @cached_property
+    def launched(self) -> bool:
+        """True when the script itself joins a process group: a launcher starts it several times."""
+        return any(not self.child(event.site) for event in self.of("init"))
+
+    def shared(self, event: Event) -> bool:
+        """True for what several processes of one job run: all of a launched script, or what it spawns."""
+        return self.run.initialised and (self.launched or self.child(event.site))
+
+    # Places
+
+    def location(self, event: Event, role: Text | None = None) -> Location:
+        """The place of an event."""
+        return event.site.location(role)
+
+    def path(self, event: Event) -> tuple[Location, ...]:
+        """The calls that lead to an event in another function, outermost first; empty where it takes none."""
+        chain = event.site.chain()
+        return tuple(site.location() for site in chain) if len(chain) > 1 else ()
+
+
+def _many(mask: int) -> int:
+    """How many ranks of one world a mask of lanes holds."""
+    if mask == 0:
+        return NOBODY
+    found = ONE
+    for world in WORLDS:
+        lanes = [LANES[i] for i in range(len(LANES)) if mask & world & (1 << i)]
+        nodes = [lane.node_rank for lane in lanes]
+        if len(nodes) > len(set(nodes)):
+            return SEVERAL
+        if len(nodes) > 1:
+            found = PER_NODE
+    return found
+
+
+def leaves(value: Value) -> Iterator[Value]:
+    """Every alternative of a value."""
+    if isinstance(value, Either):
+        yield from leaves(value.high)
+        yield from leaves(value.low)
+    elif isinstance(value, PerLane):
+        yield from value.items
+    elif isinstance(value, Mixed):
+        yield from value.options
+    else:
+        yield value
+
+
+def key_of(value: Value) -> int | None:
+    """The key of an unknown."""
+    return value.key if isinstance(value, Unknown) else None
