@@ -10,13 +10,14 @@ from .case import Case, side_of
 from .compare import Deviation, first_deviation
 from .failures import Blame, Failure, failures
 from .luck import Luck, luck
-from .parting import Side, part
+from .parting import part
 from .rules import crash, launch, step, waiting
 from .waits import DeadSet, dead_set
 
 if TYPE_CHECKING:
     from ..findings import Finding
     from ..world import Site, World
+    from .weigh import Side
 
 __all__ = ["DeadSet", "dead_set", "judge"]
 

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..findings import Evidence, Location, Text, say
-from .parting import Cause, Parting, Side
 from .waits import DeadSet
+from .weigh import Cause, Side
 
 if TYPE_CHECKING:
     from ..source.program import Program
     from ..world import CallKind, Frame, RankState, Site, World
     from .compare import Deviation
     from .failures import Failure
+    from .parting import Parting
 
 
 @dataclass(slots=True)
@@ -171,15 +172,32 @@ def ranks_text(ranks: tuple[int, ...]) -> Text:
     return say("ranks {ranks}", ranks=", ".join(runs))
 
 
-def at_fault(parting: Parting, deviation: Deviation | None) -> tuple[int, ...]:
+def at_fault(case: Case) -> tuple[int, ...]:
     """The ranks that deviated. Whoever left, skipped or swallowed; for a call inside a branch on the rank those
-    inside; for a test on data the smaller side, since most ranks did what the program usually does."""
+    inside; for a test on data the smaller side, since most ranks did what the program usually does. Ranks that made
+    the very call before and now did not have skipped it."""
+    parting = case.parting
+    assert parting is not None
+    inner, outer = parting.inner.ranks, parting.outer.ranks
     if parting.cause in (Cause.ESCAPE, Cause.HANDLER, Cause.LOOP):
-        return parting.outer.ranks
+        return outer
+    skipped = _made_before(case, outer[0])
     if parting.cause is Cause.RANK_BRANCH:
-        return parting.inner.ranks
-    sides = sorted((parting.inner.ranks, parting.outer.ranks), key=len)
-    if len(sides[0]) < len(sides[1]):
-        return sides[0]
-    skipped = parting.cause is Cause.DATA_BRANCH and parting.escape == "continue"
-    return parting.outer.ranks if skipped else parting.inner.ranks
+        return outer if skipped else inner
+    if len(inner) != len(outer):
+        return min(inner, outer, key=len)
+    if parting.cause is Cause.DATA_BRANCH:
+        return outer if skipped or parting.escape == "continue" else inner
+    return (*inner, *outer)  # two that disagree: neither is the rule
+
+
+def _made_before(case: Case, rank: int) -> bool:
+    """True when the outer side's `rank` made the inner side's call, from the same place, earlier in the run."""
+    parting, deviation = case.parting, case.deviation
+    if parting is None or deviation is None or parting.inner.kind is None:
+        return False
+    history = case.world.ranks[rank].histories.get(deviation.group.name)
+    if history is None:
+        return False
+    earlier = history.kinds[: max(0, deviation.position - history.start)]
+    return any(case.world.kinds[call] == parting.inner.kind for call in set(earlier))

@@ -58,6 +58,8 @@ class Escape:
     branch: ast.If | None
     kind: str
     """"continue", "break", "return", "raise" or "exit"."""
+    handler: ast.ExceptHandler | None = None
+    """The except clause in which it stands, if it stands in one."""
 
 
 def function_of(tree: ast.Module, frame: Frame) -> Function:
@@ -158,27 +160,52 @@ def _leaving_block(block: list[ast.stmt], within_loop: bool) -> Iterator[Escape]
         yield from _leaving(statement, within_loop=within_loop)
 
 
-def _leaving(statement: ast.stmt, *, within_loop: bool, branch: ast.If | None = None) -> Iterator[Escape]:
+def _leaving(
+    statement: ast.stmt,
+    *,
+    within_loop: bool,
+    branch: ast.If | None = None,
+    handler: ast.ExceptHandler | None = None,
+) -> Iterator[Escape]:
     """Every statement below `statement` that leaves; a break or continue counts only for the loop outside it."""
-    if isinstance(statement, ast.Return):
-        yield Escape(statement, branch, "return")
-    elif isinstance(statement, ast.Raise):
-        yield Escape(statement, branch, "raise")
-    elif isinstance(statement, ast.Break | ast.Continue):
-        if within_loop:
-            yield Escape(statement, branch, "break" if isinstance(statement, ast.Break) else "continue")
-    elif _is_exit(statement):
-        yield Escape(statement, branch, "exit")
-    elif isinstance(statement, ast.If):
-        for child in (*statement.body, *statement.orelse):
-            yield from _leaving(child, within_loop=within_loop, branch=statement)
+    kind = _exit_kind(statement)
+    if kind is not None:
+        if within_loop or kind not in ("break", "continue"):
+            yield Escape(statement, branch, kind, handler)
+        return
+    if isinstance(statement, ast.If):
+        branch = statement
     elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
-        for child in (*statement.body, *statement.orelse):
-            yield from _leaving(child, within_loop=False, branch=branch)
-    elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try):
-        for name in _ARMS:
-            for child in getattr(statement, name, []):
-                yield from _leaving(child, within_loop=within_loop, branch=branch)
+        within_loop = False
+    elif not isinstance(statement, ast.With | ast.AsyncWith | ast.Try):
+        return
+    for name in _ARMS:
+        for child in getattr(statement, name, []):
+            yield from _leaving(child, within_loop=within_loop, branch=branch, handler=handler)
+    for clause in getattr(statement, "handlers", []):
+        for child in clause.body:
+            yield from _leaving(child, within_loop=within_loop, branch=None, handler=clause)
+
+
+def _exit_kind(statement: ast.stmt) -> str | None:
+    for kind, types in (
+        ("return", ast.Return),
+        ("raise", ast.Raise),
+        ("break", ast.Break),
+        ("continue", ast.Continue),
+    ):
+        if isinstance(statement, types):
+            return kind
+    return "exit" if _is_exit(statement) else None
+
+
+def tries(function: Function, line: int) -> list[ast.Try]:
+    """The try statements that `line` comes after, or shares a loop with, and whose handlers swallow: what fails in
+    them can change whether `line` is reached."""
+    controls = chain(function, line)
+    loop = next((c.node for c in controls if c.is_loop), function)
+    inside = [node for node in ast.walk(loop) if isinstance(node, ast.Try)]
+    return [node for node in inside if any(map(swallows, node.handlers))]
 
 
 def _is_exit(statement: ast.stmt) -> bool:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..world import SETUP, RankState, Wait, World, p2p
+from ..world import SETUP, RankState, Signature, Wait, World, p2p
+from .compare import mismatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
         if history is None or history.end <= wait.position:
             return "no"
         theirs, mine = world.kind(history.at(wait.position)), world.kind(wait.call)
-        if theirs is not None and mine is not None and theirs.signature.op != mine.signature.op:
+        if theirs is not None and mine is not None and _never_completes(theirs.signature, mine.signature):
             return "mismatch"
         # A rank that died inside this very call never finished its part.
         died_inside = (
@@ -160,6 +161,12 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
             return "no"
         return "yes" if made.signature == mine.signature else "mismatch"
     return "no"  # of other waits at a store `run` lists as peers only those ranks that have not set their key
+
+
+def _never_completes(theirs: Signature, mine: Signature) -> bool:
+    """True when a wait for the pair of calls cannot end: other operations, or other amounts of data. Another ReduceOp
+    or root computes garbage, but it ends."""
+    return mismatch(theirs, mine) in ("op", "shape")
 
 
 def _posted(world: World, state: RankState, wait: Wait, peer: RankState) -> bool:

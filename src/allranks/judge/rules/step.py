@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ...findings import Confidence, Evidence, Finding, Location, Text, say
 from ...world import SETUP, Frame
 from ..case import Case, at_fault, describe, ranks_text
-from ..parting import Cause, Parting, Side
+from ..weigh import Cause, Side
 from . import Rules, found
+
+if TYPE_CHECKING:
+    from ..parting import Parting
 
 RULES = Rules()
 
@@ -77,7 +81,7 @@ def _finding(case: Case, fault: str, message: Text, fix: Text) -> Finding:
         fault,
         message,
         _location(case, parting),
-        ranks=at_fault(parting, case.deviation),
+        ranks=at_fault(case),
         confidence=_confidence(parting),
         related=_related(case, parting),
         evidence=_evidence(case, parting),
@@ -94,7 +98,7 @@ def _names(case: Case) -> dict[str, object]:
         test = ast.unparse(parting.node).splitlines()[0].rstrip(":")
     inner, outer = _innermost(parting.inner), _innermost(parting.outer)
     return {
-        "ranks": ranks_text(at_fault(parting, case.deviation)),
+        "ranks": ranks_text(at_fault(case)),
         "inner": ranks_text(parting.inner.ranks),
         "outer": ranks_text(parting.outer.ranks),
         "call": describe(parting.inner.kind) if parting.inner.kind else "a collective",
