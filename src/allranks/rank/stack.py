@@ -116,6 +116,7 @@ _PLAIN = (
     "torch/distributed/nn/functional.py",
     "torch/distributed/_functional_collectives.py",
     "torch/distributed/device_mesh.py",
+    "/typing_extensions.py",  # `deprecated` wraps some of them
 )
 """Files whose functions are collectives by name: who calls them knows that he communicates."""
 
