@@ -61,11 +61,21 @@ def _share(scene: Scene, value: Value, depth: int) -> Share:
             return _of_library(scene, value, depth)
         return Share.OWN if scene.differs(value) in (Kind.NODE, Kind.RANK) else Share.UNKNOWN
     kind = scene.differs(value)
+    if isinstance(value, Unknown) and _of_own_file(scene, value):
+        return Share.OWN
     if kind in (Kind.NODE, Kind.RANK) or (isinstance(value, Items) and value.uneven is not None):
         return Share.OWN
     if kind is not Kind.UNIFORM:
         return Share.UNKNOWN
     return Share.SAME if isinstance(value, Items | Walk | Const | Table) else Share.UNKNOWN
+
+
+def _of_own_file(scene: Scene, value: Unknown) -> bool:
+    """True for what was loaded from a file whose name differs between ranks."""
+    return any(
+        scene.comes_from(value, event.result) and scene.differs(event.args.get("f", NONE)) >= Kind.NODE
+        for event in scene.of("load")
+    )
 
 
 def _of_loader(scene: Scene, loader: Instance, depth: int) -> Share:
@@ -84,6 +94,8 @@ def _of_library(scene: Scene, value: Instance, depth: int) -> Share:
         return Share.OWN
     over = [v for v in value.fields.values() if isinstance(v, Instance | Items | Walk)]
     answers = {share(scene, part, depth + 1) for part in over}
+    if any(isinstance(v, Unknown) and _of_own_file(scene, v) for v in value.fields.values()):
+        return Share.OWN
     if Share.OWN in answers:
         return Share.OWN
     if Share.UNKNOWN in answers or scene.differs(value) is not Kind.UNIFORM:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ..source.decisions import Choice, kind_of
 from ..source.execution import runs
-from ..source.lanes import LANES, WORLDS, RankSet
+from ..source.lanes import ALL, LANES, WORLDS, RankSet
 from ..source.trace import Attempt, Event, Item, Loop, Site
 from ..source.values import Either, Instance, Items, Kind, Mixed, PerLane, Table, Unknown, Value, Walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..findings import Location, Text
     from ..source.decisions import Guard
@@ -121,6 +121,17 @@ class Scene:
             ranks |= mask
         return Reach(many, RankSet(ranks), sure)
 
+    def where(self, value: Value, holds: Callable[[Value], bool]) -> Guard:
+        """The lanes on which a value passes a test, under each outcome of its conditions."""
+        decisions = self.run.decisions
+        if isinstance(value, Either):
+            symbol = decisions.choice(value.symbol, ALL, 0)
+            high = decisions.both(symbol, self.where(value.high, holds))
+            return decisions.either(high, decisions.minus(self.where(value.low, holds), symbol))
+        if isinstance(value, PerLane):
+            return sum(1 << i for i, item in enumerate(value.items) if holds(item))
+        return ALL if holds(value) else 0
+
     def _parts(self, number: int) -> bool:
         """True for a condition that may differ between ranks; a file is there for all of them or for none."""
         symbol = self.run.decisions.symbols[number]
@@ -152,6 +163,20 @@ class Scene:
         if depth < 3:
             kind = max([kind, *(self.differs(part, depth + 1) for part in parts[:16])])
         return kind
+
+    def comes_from(self, value: Value, origin: Value) -> bool:
+        """True when `value` is `origin`, an item of it or what a method of it gave."""
+        if not isinstance(value, Unknown) or not isinstance(origin, Unknown):
+            return False
+        key: object = value.key
+        for _ in range(8):
+            if key == origin.key:
+                return True
+            derivation = self.run.derivations.get(key) if isinstance(key, int) else None
+            if derivation is None or derivation[0] not in ("item", "method", "attribute", "element"):
+                return False
+            key = derivation[1]
+        return False
 
     # Processes
 

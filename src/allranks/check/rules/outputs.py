@@ -195,23 +195,8 @@ def _restores(scene: Scene, load: Event) -> bool:
     """True when what was loaded goes into load_state_dict."""
     for event in scene.of("load_state"):
         state = event.args.get("state_dict", NONE)
-        if any(_comes_from(scene, leaf, load.result) for leaf in leaves(state)):
+        if any(scene.comes_from(leaf, load.result) for leaf in leaves(state)):
             return True
-    return False
-
-
-def _comes_from(scene: Scene, value: Value, origin: Value) -> bool:
-    """True when `value` is `origin`, an item of it or what a method of it gave."""
-    if not isinstance(value, Unknown) or not isinstance(origin, Unknown):
-        return False
-    key: object = value.key
-    for _ in range(8):
-        if key == origin.key:
-            return True
-        derivation = scene.run.derivations.get(key) if isinstance(key, int) else None
-        if derivation is None or derivation[0] not in ("item", "method", "attribute", "element"):
-            return False
-        key = derivation[1]
     return False
 
 
@@ -264,7 +249,7 @@ def _saved(scene: Scene, event: Event) -> Iterator[tuple[Part, Event | None]]:
         return
     for leaf in leaves(state):
         for load in scene.of("load"):
-            if not _comes_from(scene, leaf, load.result) or not isinstance(leaf, Unknown):
+            if not scene.comes_from(leaf, load.result) or not isinstance(leaf, Unknown):
                 continue
             for save in scene.of("save"):
                 if not _same_target(save, load):
