@@ -204,6 +204,8 @@ class Reader:
                 launch.per_node = int(match["n"])
             if match := _NODES.search(text):
                 launch.nodes = int(match["n"])
+            elif "--standalone" in text:
+                launch.nodes = 1
         if not launch.agents and _AGENT.search(text):
             launch.agents = True
 

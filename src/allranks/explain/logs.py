@@ -108,6 +108,7 @@ _CERTAIN = (
 """Prefixes that nothing else looks like, in any order and nesting: kubectl logs --prefix, the container runtime's,
 mpirun --tag-output, ray, torch's exception hook (2.2), torchrun --tee."""
 _CERTAIN_START = frozenset("[(012")
+_FAR_RANK = re.compile(r".{0,100}?\[rank(?P<rank>\d{1,7})\]:(?P<end> ?|\[|$)")
 _RANK_LOG = re.compile(r"\[rank(?P<rank>\d+)\]:(?=\[[EWIF])")
 _TASK = re.compile(r" {0,5}(?P<task>\d{1,5}): ?")
 _HOST = re.compile(r"(?P<node>[A-Za-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}) ?(?:: |\| ?)")
@@ -146,6 +147,10 @@ class Prefixes:
     def line(self, number: int, raw: str) -> Line:
         """The line with its prefixes taken off."""
         text, found = raw, {}
+        # Whatever stands before it (a job's name, a pid, a stream), torch's own prefix tells the rank.
+        if "[rank" in text and (match := _FAR_RANK.match(text)):
+            found["rank"] = match["rank"]
+            text = text[match.end() :] if match["end"] == " " else text[match.end() - len(match["end"]) :]
         for _ in range(5):
             match = self._match(text)
             if match is None:

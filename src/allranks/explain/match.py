@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ..judge.signatures import Match, fragment_pattern, match
 from . import scan
 from .launcher import Launch, Reader
-from .logs import Origin, lines
+from .logs import Origin, lines, plain
 from .tracebacks import Assembler
 from .watchdog import Watchdogs
 
@@ -27,6 +28,7 @@ _EVIDENCE = 12
 _TEXT_LINES = 40
 _LAST_LINES = 40
 _PENDING = 64
+_CALLSTACK = '"py_callstack": '
 
 _LAUNCHERS = re.compile(
     r"(?:ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|RayTaskError(?:\(\w+\))?"
@@ -75,6 +77,8 @@ class Incident:
     nodes: set[str] = field(default_factory=set)
     unknown: int = 0
     """How many times it was printed by a rank that the log does not name."""
+    anonymous: bool = False
+    """True when several ranks may have printed it into each other: its lines bear no prefix."""
     lines: list[Line] = field(default_factory=list)
     last: int = 0
     """Number of the last line of its last occurrence."""
@@ -175,14 +179,21 @@ class _Reading:
         self.table_rank: dict[int, int] = {}
 
     def feed(self, line: Line) -> None:
-        """Takes one line."""
+        """Takes one line, and the traceback that a line of torch's error handler holds as a JSON string."""
+        self._feed(line)
+        if _CALLSTACK in line.text:
+            start = line.text.index(_CALLSTACK) + len(_CALLSTACK)
+            for text in _unquoted(line.text[start:]).splitlines():
+                self._feed(replace(line, text=plain(text)))
+
+    def _feed(self, line: Line) -> None:
         story, origin, text = self.story, line.origin, line.text
         if line.time is not None and (not self.stamps or self.stamps[-1][1] != line.time):
             self.stamps.append((line.number, line.time))
         if text.strip():
             story.last.append(line)
         told = self.launcher.feed(line)
-        if "NCCL" in text or "collective #" in text:
+        if "NCCL" in text or "collective #" in text or story.watchdogs.torn is not None:
             story.watchdogs.feed(line)
         if "traceback : " in text and self.launcher.row is not None and self.launcher.row.rank is not None:
             self.table_rank[line.number] = self.launcher.row.rank
@@ -241,6 +252,9 @@ class _Reading:
         raised = _speaking(own, readings)
         if readings:
             role = readings[0].role
+        elif not raised.type:
+            # Torn: two processes wrote its last line at once, or it was not copied.
+            role = "stray"
         else:
             role = "stopped" if _STOPPED.search(raised.type) else "cause"
         frame = raised.user_frame or next((r.user_frame for r in reversed(own) if r.user_frame), None)
@@ -288,6 +302,9 @@ class _Reading:
                 return
             known = self.story.incidents.setdefault(key, new)
         known.count += 1
+        known.anonymous |= (
+            origin.rank is None and origin.local is None and origin.task is None and origin.pid is None
+        )
         known.last = max(known.last, shown[-1].number if shown else 0)
         if len(known.lines) + len(shown) <= _EVIDENCE or known is new:
             known.lines += shown
@@ -296,16 +313,25 @@ class _Reading:
             known.ranks.add(origin.rank)
         elif rank is not None:
             known.ranks.add(rank)
-        elif said:
-            known.ranks.add(int(said[0][:9]))
         elif origin.local is not None:
             known.locals.add(origin.local)
         elif origin.task is not None and not self.story.launch.agents:
             known.ranks.add(origin.task)
+        elif said:
+            known.ranks.add(int(said[0][:9]))
         else:
             known.unknown += 1
         if origin.node:
             known.nodes.add(origin.node)
+
+
+def _unquoted(text: str) -> str:
+    """The JSON string that `text` starts with; empty where it is cut off."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return ""
+    return value if isinstance(value, str) else ""
 
 
 def _speaking(own: list[Raised], readings: list[Match]) -> Raised:

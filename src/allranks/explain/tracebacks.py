@@ -7,7 +7,7 @@ to the open traceback that it can continue: a frame after a source line, a sourc
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..world import Frame
@@ -22,6 +22,9 @@ LONGEST_MESSAGE = 60
 """Lines of an exception's message that are kept."""
 _MOST_OPEN = 512
 _MOST_FRAMES = 400
+_WOVEN = 16
+_MOST_SHAPES = 8
+_DIGIT = re.compile(r"\d")
 _PATIENCE = 400
 """Lines after which a traceback that got none is given up."""
 
@@ -115,9 +118,13 @@ class Assembler:
         self._recent: Traceback | None = None
         self._told: list[tuple[Raised, int]] = []
         """Exceptions whose message may go on in the next lines, with the index of the last line of each."""
+        self._shapes: set[str] = set()
+        """What stood before headers, digits made equal: a prefix that this program does not know of."""
         self._link = ""
         self._process: int | None = None
         self._ignored = False
+        self._first: set[Frame] = set()
+        """Frames with which tracebacks began."""
         self._source: dict[tuple[str, int], str] = {}
         """The source line of each place, once it was seen."""
         self._inner: dict[tuple[str, int], set[tuple[str, int] | None]] = {}
@@ -126,6 +133,8 @@ class Assembler:
     def feed(self, line: Line) -> bool:
         """Takes one line; True when it is part of a traceback."""
         self._index += 1
+        if self._shapes:
+            line = self._without_prefix(line)
         text = line.text
         if self._native.feed(line):
             return True
@@ -156,6 +165,13 @@ class Assembler:
 
     # ------------------------------------------------------------------------------------------- how it begins
 
+    def _without_prefix(self, line: Line) -> Line:
+        """The line without what also stood before the header of a traceback."""
+        for shape in self._shapes:
+            if _DIGIT.sub("0", line.text[: len(shape)]) == shape:
+                return replace(line, text=line.text[len(shape) :])
+        return line
+
     def _begin(self, line: Line, text: str) -> None:
         before = text[: text.index(HEADER)]
         boxed = bool(_BOX.search(text))
@@ -163,6 +179,8 @@ class Assembler:
         if not boxed and (match := _EXCEPTION.match(before)) and _STRONG.search(match["type"]) and self._open:
             self._inside(line, before)
         indent = len(before) if not before.strip() else None
+        if indent is None and not boxed and len(self._shapes) < _MOST_SHAPES:
+            self._shapes.add(_DIGIT.sub("0", before))
         opened = _Open(Raised(first=line.number, ignored=self._ignored), [line], indent, last=self._index)
         opened.boxed = boxed
         if "Original" in before:
@@ -205,6 +223,8 @@ class Assembler:
         before = opened.place
         if before is not None:
             self._inner.setdefault(before, set()).add((path, number))
+        elif HEADER in opened.lines[0].text if opened.lines else False:
+            self._first.add(frame)
         if len(opened.raised.frames) < _MOST_FRAMES:
             opened.raised.frames.append(frame)
         opened.expects_code = True
@@ -218,9 +238,8 @@ class Assembler:
             score = 0 if opened.expects_code else 2
             place = opened.place
             if place is None:
-                score += 3 if frame.function == "<module>" else 0
-            elif frame.function == "<module>" and not frame.path.startswith("<"):
-                score -= 1
+                outermost = frame in self._first if self._first else frame.function == "<module>"
+                score += 3 if outermost else -1
             elif (frame.path, frame.line) in self._inner.get(place, ()):
                 score += 4
             elif self._inner.get(place):
@@ -270,7 +289,7 @@ class Assembler:
         """The open traceback that an exception's line ends, if the line can be one."""
         indent, name = len(match["indent"]), match["type"]
         strong = bool(_STRONG.search(name))
-        if not strong and (name in _NOT_TYPES or not name[:1].isupper()):
+        if name.startswith("nccl") or (not strong and (name in _NOT_TYPES or not name[:1].isupper())):
             return None
 
         def fits(opened: _Open) -> tuple[int, int]:
@@ -289,7 +308,9 @@ class Assembler:
 
     def _goes_on(self, line: Line, text: str) -> bool:
         """The message of an exception may have more lines."""
-        near = [(raised, at) for raised, at in self._told if self._index - at <= len(self._told) + 1]
+        # Where other processes print at the same time, their lines stand between those of a message.
+        reach = _WOVEN if self._open or len(self._told) > 1 else 2
+        near = [(raised, at) for raised, at in self._told if self._index - at <= reach]
         self._told = near
         if not near or line.time is not None or _LOGGED.match(text):
             self._told = []
@@ -303,10 +324,13 @@ class Assembler:
         ):
             self._told = []
             return False
-        raised = min((raised for raised, _ in near), key=lambda raised: raised.message.count("\n"))
+        # Of several messages it goes to the one that was written to last, unless that has this very line already:
+        # ranks that print the same text line by line.
+        known = f"\n{text.rstrip()}"
+        raised = max(near, key=lambda one: (known not in one[0].message, one[1]))[0]
         self._told = [(one, self._index if one is raised else at) for one, at in near]
         if raised.message.count("\n") < LONGEST_MESSAGE and not _NATIVE.match(text):
-            raised.message += f"\n{text.rstrip()}"
+            raised.message += known
         return True
 
     def _box(self, opened: _Open, line: Line, text: str) -> bool:

@@ -128,11 +128,11 @@ def _weak(incident: Incident) -> bool:
 
 def _by_cause(causes: list[Incident], story: Story) -> Verdict:
     """The verdict of own failures: the first one's fault, at the first place that is known of it."""
-    first = causes[0]
+    first = _clearest(causes)
     same = [incident for incident in causes if incident.fault == first.fault]
     if not first.readings:
         same = [first]
-    placed = next((incident for incident in same if incident.frame is not None), first)
+    placed = _best_placed(same) or first
     ranks = tuple(sorted({rank for incident in same for rank in ranks_of(incident, story.launch)}))
     frame = placed.frame
     if frame is None and first.fault in waits.COLLECTIVE:
@@ -154,6 +154,24 @@ def _by_cause(causes: list[Incident], story: Story) -> Verdict:
         others = []
     lines = [line for incident in same for line in incident.lines]
     return Verdict(first.fault, message, ranks, frame, fix, lines, same, others, sure=not _weak(first))
+
+
+def _clearest(causes: list[Incident]) -> Incident:
+    """The first failure; of equal ones, whose messages were torn by other ranks' lines, one that the table knows."""
+    first = causes[0]
+    if first.frame is None or not (_weak(first) or first.fault == "child-failed-first"):
+        return first
+    same = [one for one in causes if (one.type, one.frame) == (first.type, first.frame)]
+    return next((one for one in same if one.fault != "child-failed-first" and not _weak(one)), first)
+
+
+def _best_placed(same: list[Incident]) -> Incident | None:
+    """The incident whose place is shown: the first; where lines bear no rank and are woven into each other, the
+    place that was put together most often."""
+    placed = [incident for incident in same if incident.frame is not None]
+    if placed and not placed[0].anonymous:
+        return placed[0]
+    return max(placed, key=lambda incident: (incident.count, len(incident.stack)), default=None)
 
 
 def _possible(signature: str, likelihood: float, first: Incident) -> bool:
@@ -285,7 +303,8 @@ def _possibility(verdict: Verdict, fault: str, how: Text) -> Finding:
         fault=fault,
         severity=Severity.INFO,
         confidence=Confidence.INFERRED,
-        message=say("less likely, but the log does not rule it out: {how}", how=how),
+        message=say("less likely, but the log does not rule this out"),
+        fix=how,
         location=_location(verdict.frame),
         ranks=verdict.ranks,
     )

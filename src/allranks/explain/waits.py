@@ -6,6 +6,7 @@ alive until the launcher ended them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -38,6 +39,11 @@ _LATE = say(
     "downloading or compiling needs a longer timeout (init_process_group(timeout=...)) or must be shared; a call "
     "that this rank skips because of a branch never comes."
 )
+_CONFLICT = say(
+    "Take rank and world size from one place: the launcher's RANK and WORLD_SIZE, or your own arguments, never a "
+    "mixture; two processes with one rank, or a world size larger than the number of processes, wait for ever."
+)
+_GLOO_KEY = re.compile(r"//(?:cpu|cuda)//\d+/(\d{1,7})$")
 _ORDER = say(
     "All ranks must issue the same collectives in the same order: look for the branch, loop or early continue before "
     "these calls that depends on the rank or on local data."
@@ -153,10 +159,39 @@ def _in_setup(story: Story, victims: list[Incident]) -> Waiting | None:
     lost = all(incident.signature == "gloo-peer-gone" for incident in waiting)
     if lost or (not in_group and not first.call and first.signature == "store-key-wait"):
         return None
+    awaited = _awaited(waiting)
+    if not in_group and _all_are_there(waiting, awaited, story):
+        message = say(
+            "all {count} processes are there, and wait for rank {rank}: ranks or the world size contradict",
+            count=sum(incident.count for incident in waiting if incident.raised),
+            rank=min(awaited, default="?"),
+        )
+        return Waiting("rank-env-conflict", message, (), _CONFLICT, waiting)
     fault = "group-membership" if in_group else "rendezvous-unreachable"
-    message = say("{what} ({ranks} waits)", what=reading.message, ranks=named(ranks))
-    others = [(other.fault, other.advice) for other in first.readings if other.fault != fault][:1]
-    return Waiting(fault, message, (), reading.advice, waiting, others=others)
+    if awaited:
+        message = say(
+            "{ranks} waits for {others}, which does not come", ranks=named(ranks), others=named(awaited)
+        )
+    else:
+        message = say("{what} (waiting: {ranks})", what=reading.message, ranks=named(ranks))
+    others = [("slow-rank", _LATE)] if in_group else [("rank-env-conflict", _CONFLICT)]
+    return Waiting(fault, message, tuple(sorted(awaited)), reading.advice, waiting, others=others)
+
+
+def _awaited(waiting: list[Incident]) -> set[int]:
+    """The ranks whose addresses gloo waits for in the store: the last part of the key."""
+    keys = [one.readings[0].captures.get("keys", "") for one in waiting]
+    return {int(match[1]) for key in keys if (match := _GLOO_KEY.search(key))}
+
+
+def _all_are_there(waiting: list[Incident], awaited: set[int], story: Story) -> bool:
+    """True when no process is missing: as many wait as were started, and they wait for a rank among them, or on the
+    only node."""
+    started = {one.pid for one in story.launch.exits if one.pid} | story.launch.closed
+    waiters = sum(incident.count for incident in waiting if incident.raised)
+    if not awaited or not started or waiters < len(started):
+        return False
+    return max(awaited) < len(started) or story.launch.nodes == 1
 
 
 def _timed_out(story: Story, victims: list[Incident]) -> Waiting | None:

@@ -14,6 +14,10 @@ _WORK = re.compile(
     r"WorkNCCL\((?:SeqNum=(?P<seq>\d{1,12}), )?OpType=(?P<op>\w+)(?:, (?:NumelIn=(?P<numel>\d+), NumelOut=(?P<out>\d+)"
     r"|TensorShape=\[(?P<shape>[\d, ]*)\]))?(?:, [^)]*?)?(?:, Timeout\(ms\)=(?P<timeout>\d+)\))"
 )
+_TORN = re.compile(
+    r"WorkNCCL\([^)]*$|WorkNCCL\([^)]*\(ms\)[^)]*$|last enqueued[^,]*$|last completed [^:]*:?\s*$"
+)
+_LONGEST = 2000
 _QUEUE = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})"
 )
@@ -58,10 +62,17 @@ class Watchdogs:
 
     groups: dict[str, dict[int, Watch]] = field(default_factory=dict)
     absent: dict[int, Line] = field(default_factory=dict)
+    torn: Line | None = None
+    """A line that ends inside `WorkNCCL(...)`: a terminal's width, or a mail, has broken it."""
 
     def feed(self, line: Line) -> None:
-        """Takes a line that names NCCL's work."""
+        """Takes a line that names NCCL's work, or the one after a torn line."""
+        if self.torn is not None:
+            line = replace(self.torn, text=self.torn.text + line.text.strip())
         text = line.text
+        self.torn = line if _TORN.search(text) and len(text) < _LONGEST else None
+        if self.torn is not None:
+            return
         if match := _ABSENT.search(text):
             for rank in re.findall(r"\d{1,7}", match["ranks"]):
                 self.absent.setdefault(int(rank), line)
