@@ -175,23 +175,24 @@ def _telling(failures: Failures, function: Any) -> Any:
 
 
 def wrap_logging(failures: Failures, logging: Any) -> None:
-    """An exception that is logged was handled: as an argument, with its traceback, or in an except block."""
-    original = logging.Logger.makeRecord
+    """An exception that is logged was handled: in an except block, also where the level is too low to show, or later
+    as an argument or with its traceback."""
+    make = logging.Logger.makeRecord
 
-    @wraps(original)
+    @wraps(make)
     def make_record(*args: Any, **kwargs: Any) -> Any:
-        record = original(*args, **kwargs)
+        record = make(*args, **kwargs)
         try:
             values = record.args if isinstance(record.args, tuple) else ()
             for value in (*values, record.msg, *(record.exc_info or ())):
                 if isinstance(value, BaseException):
                     failures.tell(value, "logged")
-            failures.tell_current()
         except Exception as problem:
             failures.guest.failed(problem)
         return record
 
     logging.Logger.makeRecord = make_record
+    logging.Logger.isEnabledFor = _telling(failures, logging.Logger.isEnabledFor)
 
 
 def wrap_traceback(failures: Failures, traceback: Any) -> None:

@@ -63,7 +63,7 @@ def _folded(guest: Any, c10d: Any, name: str, function: Any, other: str) -> Any:
 
     @functools.wraps(function)
     def folded_call(*args: Any, **kwargs: Any) -> Any:
-        if here.call is not None or guest.off or guest.compiling():
+        if guest.compiling() or here.call is not None or guest.off:
             return function(*args, **kwargs)
         serial = 0
         try:

@@ -116,8 +116,9 @@ def _distributed(guest: Any, c10d: Any) -> None:
     torch = sys.modules["torch"]
     guest.torch, guest.c10d = torch, c10d
     guest.send("torch", str(getattr(torch, "__version__", "") or sys.modules["torch.version"].__version__))
-    hook.wrap(guest, c10d)
-    method.wrap(guest, torch, c10d)
-    setup.wrap(guest, c10d)
+    # One by one: a torch that has changed in one place is still seen in the others.
+    _guarded(guest, lambda module: setup.wrap(guest, module))(c10d)
+    _guarded(guest, lambda module: hook.wrap(guest, module))(c10d)
+    _guarded(guest, lambda module: method.wrap(guest, torch, module))(c10d)
     if "RANK" in os.environ:
         guest.listen()

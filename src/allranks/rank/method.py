@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from . import wire
 from .call import here
 
 TYPE_CHECKING = False
@@ -29,8 +30,14 @@ def wrap(guest: Any, torch: Any, c10d: Any) -> None:
     for name in REDUCING:
         if hasattr(group, name):
             setattr(group, name, _naming(names, getattr(group, name)))
-    group.allreduce = _direct(guest, torch, c10d, "allreduce", group.allreduce, c10d.AllreduceOptions, names)
-    group.broadcast = _direct(guest, torch, c10d, "broadcast", group.broadcast, c10d.BroadcastOptions, None)
+    backend = getattr(sys.modules.get("torch._C._distributed_c10d"), "Backend", None)
+    if backend is not None:
+        group.allreduce = _direct(
+            guest, torch, group.allreduce, backend.allreduce, c10d.AllreduceOptions, names
+        )
+        group.broadcast = _direct(
+            guest, torch, group.broadcast, backend.broadcast, c10d.BroadcastOptions, None
+        )
 
 
 def _reduce_names(c10d: Any) -> dict[int, str]:
@@ -61,11 +68,11 @@ def _naming(names: dict[int, str], original: Any) -> Any:
     return naming_call
 
 
-def _direct(guest: Any, torch: Any, c10d: Any, op: str, original: Any, options: Any, names: Any) -> Any:
+def _direct(guest: Any, torch: Any, original: Any, method: Any, options: Any, names: Any) -> Any:
     """allreduce or broadcast of one plain tensor over a backend on the CPU; all others as `_naming`."""
     recorder, getframe = guest.recorder, sys._getframe
     otherwise = _naming(names, original) if names is not None else original
-    method = getattr(sys.modules["torch._C._distributed_c10d"].Backend, op)
+    op = method.__name__
 
     @functools.wraps(original)
     def direct_call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +106,11 @@ def _direct(guest: Any, torch: Any, c10d: Any, op: str, original: Any, options: 
             guest.failed(error)
         if not serial:
             return otherwise(self, *args, **kwargs)
-        work = method(backend, tensors, opts)
+        try:
+            work = method(backend, tensors, opts)
+        except BaseException:
+            recorder.mark(serial, wire.RAISED)
+            raise
         try:
             recorder.issued(serial, work)
         except Exception as error:

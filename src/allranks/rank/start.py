@@ -122,7 +122,8 @@ class Guest:
 
     def compiling(self) -> bool:
         """True while torch.compile traces the caller."""
-        return bool(self.torch.compiler.is_compiling())
+        compiler: Any = getattr(self.torch, "compiler", None)
+        return hasattr(compiler, "is_compiling") and bool(compiler.is_compiling())
 
     # What hooks report
 
