@@ -15,7 +15,7 @@ from . import trace
 from .decisions import Guard, options
 from .iteration import EVEN, Turns
 from .lanes import ALL
-from .state import Frame
+from .state import Frame, parts_of
 from .statements import Statements
 from .values import (
     NONE,
@@ -257,32 +257,38 @@ class Calls(Statements):
         """True when a function's text, or that of what it calls, speaks of ranks, files or training."""
         raise NotImplementedError
 
-    def talks(self, value: Value, depth: int = 0) -> bool:
-        """True for what may communicate when it is used: wrapped models, functions that matter, their holders."""
+    def talks(self, value: Value, depth: int = 0, strict: bool = False) -> bool:
+        """True for what may communicate when it is used: wrapped models, functions that matter, their holders;
+        with `strict` only functions and classes that may communicate count, not those that tell something."""
         if type(value) is Instance:
             if value.kind in _TALKING or "sync_bn" in value.fields:
                 return True
-            if value.cls is not None and self.class_matters(value.cls):
+            if value.cls is not None and (self.class_communicates if strict else self.class_matters)(
+                value.cls
+            ):
                 return True
-            return depth < 2 and any(self.talks(v, depth + 1) for v in list(value.fields.values())[:24])
+            held = list(value.fields.values())[:24]
+            return depth < 2 and any(self.talks(v, depth + 1, strict) for v in held)
         if type(value) is FunctionValue:
-            return self.matters(value)
+            return self.communicates(value) if strict else self.matters(value)
         if type(value) is Method:
-            return (
-                self.talks(value.receiver, depth) if value.function is None else self.matters(value.function)
-            )
+            return self.talks(value.receiver if value.function is None else value.function, depth, strict)
         if type(value) is Partial:
-            return self.talks(value.callee, depth) or any(self.talks(a, depth) for a in value.args)
-        if type(value) is Items:
-            return depth < 2 and any(self.talks(v, depth + 1) for v in value.items[:6])
-        if type(value) is Table:
-            return depth < 2 and any(self.talks(v, depth + 1) for v in list(value.items.values())[:8])
+            return self.talks(value.callee, depth, strict) or any(
+                self.talks(a, depth, strict) for a in value.args
+            )
+        if type(value) in (Items, Table):
+            return depth < 2 and any(self.talks(v, depth + 1, strict) for v in parts_of(value)[:8])
         if type(value) is Either or type(value) is Mixed or type(value) is PerLane:
-            return any(self.talks(v, depth) for v in options(value))
+            return any(self.talks(v, depth, strict) for v in options(value))
         return False
 
     def class_matters(self, cls: ClassValue) -> bool:
         """True when a method of a class matters."""
+        raise NotImplementedError
+
+    def class_communicates(self, cls: ClassValue) -> bool:
+        """True when a method of a class may communicate."""
         raise NotImplementedError
 
     def yields(self, node: ast.AST) -> bool:
@@ -348,6 +354,8 @@ class Calls(Statements):
         self.site = self.here(node)
         owner = f"{function.owner.name}." if function.owner is not None else ""
         frame = self.frame = Frame(scope, function.home, function, self.guard, name=owner + function.name)
+        frame.rough = self._is_rough(function, scope)
+        doubt, self.doubt = self.doubt, self.doubt if frame.rough else None
         if on_yield is not None:
             inner_site = self.site
 
@@ -364,9 +372,20 @@ class Calls(Statements):
             run()
         finally:
             self.calls.pop()
-            self.frame, self.site, self.branch = outer, outer_site, branch
+            self.frame, self.site, self.branch, self.doubt = outer, outer_site, branch, doubt
             self.guard = self.decisions.either(self.guard, frame.returned)
+        if frame.maybe and frame.returned == 0:
+            return self._one_of([*frame.maybe, NONE])
         return frame.result
+
+    def _is_rough(self, function: FunctionValue, scope: Scope) -> bool:
+        """True for a function in which unknown conditions need not be told apart: it does not communicate, and is
+        given nothing that does."""
+        if self.communicates(function):
+            return False
+        if isinstance(function.node, ast.Lambda) or self.frame.rough:
+            return self.frame.rough
+        return not any(self.talks(v, 0, strict=True) for v in scope.names.values())
 
     def run_generator(self, generator: GeneratorValue, node: ast.AST, body: Callable[[Value], None]) -> None:
         """Runs a generator, `body` at each of its yields."""

@@ -31,8 +31,8 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_MOST_GUARD = 48
-_MOST_VALUE = 12
+_MOST_GUARD = 24
+_MOST_VALUE = 8
 
 
 class Choice:
@@ -144,16 +144,11 @@ class Decisions:
 
     def collapse(self, value: Value) -> Value:
         """One leaf for a value that depends on too many conditions."""
-        options: list[Value] = []
-        kind, origin = Kind.UNIFORM, None
-        for leaf, guard in leaves(value, ALL):
-            kind = max(kind, kind_of(leaf))
-            origin = origin or origin_of(leaf)
-            if isinstance(guard, Choice) or guard != ALL:
-                kind = max(kind, self.kind_of_guard(guard))
-            if not any(same(leaf, o) for o in options):
-                options.append(leaf)
-        return Mixed(tuple(options[:6]), kind, origin)
+        found: list[Value] = []
+        for leaf in options(value):
+            if not any(same(leaf, o) for o in found):
+                found.append(leaf)
+        return Mixed(tuple(found[:6]), kind_of(value, ALL, self), origin_of(value))
 
     def select(self, guard: Guard, new: Value, old: Value) -> Value:
         """`new` on the lanes of `guard`, `old` elsewhere."""
@@ -304,7 +299,8 @@ def options(value: Value) -> Iterator[Value]:
     """Every leaf of a value, the alternatives of mixed ones too."""
     for leaf, _ in leaves(value, ALL):
         if type(leaf) is Mixed:
-            yield from leaf.options
+            for option in leaf.options:
+                yield from options(option)
         elif leaf is not ABSENT:
             yield leaf
 

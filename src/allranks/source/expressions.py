@@ -220,6 +220,8 @@ class Expressions(State):
     def _unary(self, node: ast.UnaryOp) -> Value:
         value = self.evaluate(node.operand)
         if type(node.op) is ast.Not:
+            if self.frame.rough and type(value) is Unknown:
+                return self.derived(("not", value.key), (value,))
             return self.condition(self.decisions.minus(ALL, self.truth(value)))
         if type(value) is Const and type(value.value) in (int, float) and type(node.op) is ast.USub:
             return Const(-value.value)
@@ -232,6 +234,13 @@ class Expressions(State):
         outside: Guard = 0
         result = self.evaluate(node.values[0])
         for part in node.values[1:]:
+            doubt = self.unknown_condition(result)
+            if doubt is not None:
+                other = self.evaluate(part)
+                result = self.mix(
+                    [result, other], max(self.kind(result), self.kind(other)), origin_of(result)
+                )
+                continue
             holds = self.truth(result)
             goes_on = holds if conjunction else self.decisions.minus(ALL, holds)
             active = self.decisions.both(self.guard, goes_on)
@@ -285,7 +294,7 @@ class Expressions(State):
             found: Value = self.derived(key, (left, right))
         else:
             found = self.derived(key, (), kind)
-        if base is not type(op):
+        if base is not type(op) and not self.frame.rough:
             return self.condition(self.decisions.minus(ALL, self.truth(found)))
         return found
 
@@ -368,7 +377,14 @@ class Expressions(State):
         return FALSE if all(a is False for a in answers) else None
 
     def _if_expression(self, node: ast.IfExp) -> Value:
-        holds = self.test(node.test, node)
+        value = self.evaluate(node.test)
+        doubt = self.unknown_condition(value)
+        if doubt is not None:
+            self.note_doubt(node, node.test, doubt, value)
+            both = [self.evaluate(node.body), self.evaluate(node.orelse)]
+            return self.mix(both, max(doubt, *map(self.kind, both)), origin_of(value))
+        holds = self.truth(value)
+        self.remember(node, node.test, holds, value)
         entry, branch = self.guard, self.branch
         yes = self.decisions.both(entry, holds)
         no = self.decisions.minus(entry, holds)
@@ -393,6 +409,13 @@ class Expressions(State):
         holds = self.truth(value)
         self.remember(node, test, holds, value)
         return holds
+
+    def note_doubt(self, node: ast.AST, test: ast.AST, kind: Kind, value: Value) -> None:
+        """Keeps the same of a test whose sides are not told apart."""
+        seen = trace.Test(kind, self.guard, self.guard, origin_of(value))
+        path = self.frame.home.module.path
+        for line in {getattr(node, "lineno", 0), getattr(test, "lineno", 0)}:
+            self.tests.setdefault((path, line), []).append(seen)
 
     def remember(self, node: ast.AST, test: ast.AST, holds: Guard, value: Value) -> None:
         """Keeps what was seen of a test, for the lines of the statement and of its condition."""

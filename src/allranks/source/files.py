@@ -54,8 +54,13 @@ class SourceFile:
 
     def segment(self, node: ast.AST, limit: int = 120) -> str:
         """The source text of `node` on one line, cut at `limit` characters."""
-        text = ast.get_source_segment(self.text, node) or ""
-        text = " ".join(text.split())
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", None)
+        if not line or not end or end > len(self.lines):
+            return ""
+        parts = [part.encode() for part in self.lines[line - 1 : end]]
+        parts[-1] = parts[-1][: node.end_col_offset]  # type: ignore[attr-defined]
+        parts[0] = parts[0][node.col_offset :]  # type: ignore[attr-defined]
+        text = " ".join(b" ".join(parts).decode(errors="replace").split())
         return text if len(text) <= limit else text[: limit - 1] + "…"
 
     def statement_at(self, line: int) -> ast.stmt | None:

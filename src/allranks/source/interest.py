@@ -2,13 +2,15 @@
 
 A program is mostly code that has no part in how its ranks communicate. Its functions are found on the text by
 their `def` lines; a function matters when its text has a telling word, or a word that is the name of a function
-or class that matters.
+or class that matters. Among those that matter, some may communicate: they are followed condition by condition,
+the others roughly.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,17 +18,64 @@ if TYPE_CHECKING:
 
     from .program import Program
 
-TELLING = re.compile(
-    r"\bdist\b|distributed|\brank\b|_rank\b|RANK|barrier|all_?reduce|all_?gather|broadcast|\bDDP\b|DataParallel|fsdp|FSDP"
-    r"|SyncB|\.backward\(|zero_grad|optim\w*\.step\(|GradScaler|torch\.save|torch\.load|\bopen\(|SummaryWriter|wandb"
-    r"|\bprint\(|tqdm|_seed\(|\.seed\(|random_split|DataLoader|Sampler|torch\.optim|FileHandler|set_epoch|synchronize"
-    r"|world_size|WORLD_SIZE|is_main|is_master|\bMPI\b|\bhvd\b|accelerator|fabric|\bspawn\b|set_device|os\.environ|getenv"
-    r"|parse_args|add_argument|\bexit\(|\bDistributed|no_sync|fully_shard|new_group|Accelerator|makedirs|mkdir"
-    r"|init_process_group|get_world|\bgather|\breduce_|master_only|load_state_dict|torch\.compile"
-    r"|yield|manual_seed|clip_grad|Process\("
+Key = tuple["Path", int]
+
+NOT_FINITE = re.compile(r"(?i)isnan|isfinite|isinf|\bnan\b|\bfinite\b|\binf\b")
+"""The text of a test for a loss that is not finite."""
+
+_GROUPS = frozenset(
+    ("dist", "distributed", "c10d", "comm", "hvd", "COMM_WORLD", "accelerator", "fabric", "MPI")
 )
+_COLLECTIVE = re.compile(
+    r"(_?)(barrier|monitored_barrier|all_?reduce\w*|all_?gather\w*|broadcast\w*|reduce\w*|gather\w*|scatter\w*"
+    r"|all_?to_?all\w*|new_(sub)?groups?|send|recv|isend|irecv|batch_isend_irecv|bcast|Bcast|wait_for_everyone|prepare"
+    r"|save_state|load_state|backward|setup|log|print|synchronize)"
+)
+_SPEAKING = re.compile(
+    r"barrier|\w*all_?reduce\w*|\w*all_?gather\w*|broadcast(_object\w*|_param\w*|_optim\w*)?|DDP|DistributedDataParallel"
+    r"|FSDP|FullyShardedDataParallel|\w*[Ss]ync_?[Bb](atch|N|n)\w*|no_sync|fully_shard|new_group|Accelerator"
+    r"|init_process_group|deepspeed|start_processes|spawn|Process|init_device_mesh"
+)
+_TELLING = re.compile(
+    r"dist|\w*distributed\w*|rank|\w*_rank|\w*RANK\w*|DataParallel|zero_grad|GradScaler|open|SummaryWriter|wandb|print"
+    r"|tqdm|trange|\w*seed\w*|random_split|DataLoader|\w*Sampler|optim|\w*FileHandler|set_epoch|world_size|WORLD_SIZE"
+    r"|is_main\w*|is_master\w*|\w*accelerator|fabric|set_device|environ|getenv|parse_args|add_argument|makedirs|mkdir"
+    r"|get_world\w*|master_only|load_state_dict|yield|clip_grad\w*|write_text|shutil|MPI|hvd|copytree"
+)
+_TOKEN = re.compile(r"([A-Za-z_]\w*)?([.@]?)\b([A-Za-z_]\w*)[ ]?(\(?)")
+_SAYS, _TELLS, _CHECKS, _RAISES = 1, 2, 4, 8
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
-_WORD = re.compile(r"[A-Za-z_]\w+")
+_COMMON = frozenset(
+    ("train", "eval", "test", "update", "save", "load", "print", "step", "forward", "get", "set", "add", "log", "run",
+     "write", "read", "open", "close", "start", "stop", "init", "main", "info", "mean", "sum", "to", "fit", "call",
+     "apply", "copy", "format", "join", "split", "reset", "append", "build", "size", "numel", "view", "item", "tolist")
+)  # fmt: skip
+"""Names after a dot that say nothing about what is meant."""
+_OWN_NAME = re.compile(r"\w*_\w+|\w{11,}")
+"""Method names that are not likely to be those of some other class."""
+
+
+class _Closure:
+    """The functions with a word, and those that name them. A method is named by `.name`, a class or function by
+    its name."""
+
+    def __init__(self) -> None:
+        self.told: set[Key] = set()
+        self.names: set[str] = set()
+        self.classes: set[str] = set()
+
+    def tell(self, key: Key, name: str, owner: str) -> set[str]:
+        """Adds a function; the names that are new by it."""
+        self.told.add(key)
+        new = {name}
+        if owner:
+            self.classes.add(owner)
+            new = {owner, f".{name}"} if _OWN_NAME.fullmatch(name) and name[:2] != "__" else {owner}
+        elif name not in _COMMON:
+            new = {name, f".{name}"}
+        new -= self.names
+        self.names |= new
+        return new
 
 
 class Interest:
@@ -35,11 +84,10 @@ class Interest:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._files: set[Path] = set()
-        self._told: set[tuple[Path, int]] = set()
-        self._names: set[str] = set()
-        self._classes: set[str] = set()
-        self._words: dict[tuple[Path, int], frozenset[str]] = {}
-        self._owner: dict[tuple[Path, int], tuple[str, str]] = {}
+        self._words: dict[Key, frozenset[str]] = {}
+        self._owner: dict[Key, tuple[str, str]] = {}
+        self._telling = _Closure()
+        self._communicating = _Closure()
 
     def add(self, paths: list[Path]) -> None:
         """Reads more files, and settles what matters again."""
@@ -49,7 +97,16 @@ class Interest:
         for path in new:
             self._files.add(path)
             self._read(path)
-        self._settle()
+        users: dict[str, list[Key]] = defaultdict(list)
+        for key, words in self._words.items():
+            for word in words:
+                users[word].append(key)
+        for closure in (self._telling, self._communicating):
+            todo = list(closure.names)
+            while todo:
+                for key in users.get(todo.pop(), ()):
+                    if key not in closure.told:
+                        todo += closure.tell(key, *self._owner[key])
 
     def _read(self, path: Path) -> None:
         text = self.program.text(path)
@@ -65,49 +122,77 @@ class Interest:
             if match[2] == "class":
                 classes.append((indent, match[3]))
                 continue
-            body = text[match.start() : found[i + 1].start() if i + 1 < len(found) else len(text)]
+            end = found[i + 1].start() if i + 1 < len(found) else len(text)
             key = (path, line)
             self._owner[key] = (match[3], classes[-1][1] if classes else "")
-            self._words[key] = frozenset(_WORD.findall(body, len(match[0]) - len(match[3])))
-            if TELLING.search(body):
-                self._told.add(key)
-                self._name(key)
+            says, self._words[key] = _heard(text, match.end(), end)
+            if says & (_TELLS | _SAYS):
+                self._telling.tell(key, *self._owner[key])
+            if says & _SAYS or says & (_CHECKS | _RAISES) == _CHECKS | _RAISES:
+                self._communicating.tell(key, *self._owner[key])
 
-    def _name(self, key: tuple[Path, int]) -> None:
-        name, owner = self._owner[key]
-        self._names.add(name)
-        if owner:
-            self._classes.add(owner)
-            if name in ("__init__", "__call__", "forward", "__enter__", "__exit__", "__iter__", "step"):
-                self._names.add(owner)
-
-    def _settle(self) -> None:
-        users: dict[str, list[tuple[Path, int]]] = defaultdict(list)
-        defined = {name for name, _ in self._owner.values()} | {owner for _, owner in self._owner.values()}
-        for key, words in self._words.items():
-            if key not in self._told:
-                for word in words & defined:
-                    users[word].append(key)
-        todo = list(self._names)
-        done = set(todo)
-        while todo:
-            for key in users.get(todo.pop(), ()):
-                if key in self._told:
-                    continue
-                self._told.add(key)
-                before = len(self._names)
-                self._name(key)
-                if len(self._names) > before:
-                    fresh = self._names - done
-                    done |= fresh
-                    todo += fresh
+    def speaks(self, text: str) -> bool:
+        """True for a piece of code that may communicate, as far as its words tell."""
+        says, names = _heard(text, 0, len(text))
+        return bool(says & _SAYS) or not self._communicating.names.isdisjoint(names)
 
     def matters(self, path: Path, line: int) -> bool:
         """True for a function, by the line of its `def`, that is worth following."""
-        if path not in self._files:
-            self.add([path])
-        return (path, line) in self._told
+        self.add([path])
+        return (path, line) in self._telling.told
 
     def class_matters(self, name: str) -> bool:
         """True for a class with a method that is worth following."""
-        return name in self._classes
+        return name in self._telling.classes
+
+    def communicates(self, path: Path, line: int) -> bool:
+        """True for a function that may communicate or leave, itself or through what it calls."""
+        self.add([path])
+        return (path, line) in self._communicating.told
+
+    def class_communicates(self, name: str) -> bool:
+        """True for a class with such a method."""
+        return name in self._communicating.classes
+
+
+def _heard(text: str, start: int, end: int) -> tuple[int, frozenset[str]]:
+    """(what the words of a piece of code say, the names that it calls, decorates with or, if they look like
+    classes, mentions; names after a dot with the dot)."""
+    says, names = 0, set()
+    for token in set(_TOKEN.findall(text, start, end)):
+        kind, name = _weighed(token)
+        says |= kind
+        if name:
+            names.add(name)
+    return says, frozenset(names)
+
+
+@lru_cache(maxsize=1 << 16)
+def _weighed(token: tuple[str, str, str, str]) -> tuple[int, str]:
+    """(what one word says, the name that it stands for)."""
+    owner, before, word, paren = token
+    says = 0
+    if before == "." and paren and (not owner or owner in _GROUPS) and _COLLECTIVE.fullmatch(word):
+        says |= _SAYS if owner or word not in ("log", "print", "setup", "backward", "prepare") else _TELLS
+    if before == "." and word == "backward" and paren:
+        says |= _SAYS
+    if before == "." and word == "step" and ("optim" in owner or "scaler" in owner):
+        says |= _SAYS
+    if word == "exit" and paren:
+        says |= _SAYS
+    if _SPEAKING.fullmatch(word) and (paren or word in ("deepspeed", "no_sync")):
+        says |= _SAYS
+    for part in (owner, word):
+        if part and _TELLING.fullmatch(part):
+            says |= _TELLS
+        if part and NOT_FINITE.search(part):
+            says |= _CHECKS
+        if part == "raise":
+            says |= _RAISES
+    if before == "." and word in ("save", "load") and owner in ("torch", "np", "dcp"):
+        says |= _TELLS
+    if before == ".":
+        return says, "." + word if paren else word if word[0].isupper() else owner if owner[
+            :1
+        ].isupper() else ""
+    return says, word if paren or before == "@" or word[0].isupper() else ""

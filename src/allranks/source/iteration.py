@@ -10,7 +10,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 from . import trace
-from .decisions import Guard, options, origin_of
+from .decisions import Guard, origin_of
 from .expressions import Expressions
 from .lanes import ALL
 from .state import LoopState
@@ -154,20 +154,9 @@ class Iteration(Expressions):
 
     def _one_of(self, parts: list[Value]) -> Value:
         """One of several values."""
-        distinct: list[Value] = []
-        for part in parts[:16]:
-            for leaf in options(self.settle(part)):
-                if not any(same(leaf, d) for d in distinct):
-                    distinct.append(leaf)
-        if len(distinct) == 1:
-            return distinct[0]
-        kind = max(map(self.kind, parts[:16]), default=Kind.UNKNOWN)
-        origin = next((o for p in parts if (o := origin_of(p)) is not None), None)
-        if not distinct:
-            return self.fresh(kind, origin)
-        if all(type(d) in (Const, Unknown) for d in distinct):
-            return self.fresh(kind, origin, like=tuple(distinct))
-        return Mixed(tuple(distinct[:6]), kind, origin)
+        parts = parts[:16]
+        kind = max(map(self.kind, parts), default=Kind.UNKNOWN)
+        return self.mix(parts, kind, next((o for p in parts if (o := origin_of(p)) is not None), None))
 
     # Loops
 
@@ -302,7 +291,17 @@ class Iteration(Expressions):
 
         def once() -> Guard:
             entry, branch = self.guard, self.branch
-            holds = self.test(node.test, node)
+            value = self.evaluate(node.test)
+            doubt = self.unknown_condition(value)
+            if doubt is not None:
+                self.note_doubt(node, node.test, doubt, value)
+                with self.doubting(doubt):
+                    self.loop(
+                        NONE, node, lambda _: self.run_block(node.body), (doubt, origin_of(value)), NONE
+                    )
+                return 0
+            holds = self.truth(value)
+            self.remember(node, node.test, holds, value)
             inside = self.decisions.both(self.guard, holds)
             left = self.decisions.minus(self.guard, holds)
             if inside == 0:
@@ -332,7 +331,7 @@ class Iteration(Expressions):
     def _carrying(self, node: ast.For | ast.AsyncFor | ast.While, once: Callable[[], Guard]) -> Guard:
         """Runs a loop with what it carries from turn to turn made general."""
         names = self.frame.scope.names
-        written, read = self._carried(node)
+        written, tests = self._carried(node)
         before = {n: names[n] for n in written if n in names}
         for name, value in before.items():
             if type(value) is Const and value.value is not None:
@@ -340,21 +339,25 @@ class Iteration(Expressions):
         start = {n: names[n] for n in before}
         entry, kept = self.guard, len(self.items)
         broke = once()
-        if self._joined_over(names, start, read):
+        if self._joined_over(names, start, tests):
             del self.items[kept:]
             self.guard = entry
             start = {n: names[n] for n in before}
             broke = once()
-            self._joined_over(names, start, read)
+            self._joined_over(names, start, tests)
         return broke
 
-    def _carried(self, node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], frozenset[str]]:
+    def _carried(
+        self, node: ast.For | ast.AsyncFor | ast.While
+    ) -> tuple[frozenset[str], dict[str, list[int]]]:
         known = self.program.kept.setdefault("carried", {})
         if node not in known:
             known[node] = carried(node)
         return known[node]  # type: ignore[no-any-return]
 
-    def _joined_over(self, names: dict[str, Value], start: dict[str, Value], read: frozenset[str]) -> bool:
+    def _joined_over(
+        self, names: dict[str, Value], start: dict[str, Value], tests: dict[str, list[int]]
+    ) -> bool:
         """Binds each name to what it may be at the head of the loop; True when the body should be run again."""
         again = False
         for name, old in start.items():
@@ -362,14 +365,19 @@ class Iteration(Expressions):
             if same(new, old):
                 continue
             joined = self._one_of([old, new])
-            if name in read and (
-                self.kind(joined) > self.kind(old) or (old is NONE and type(new) is not Unknown)
-            ):
-                again = True
+            if name in tests:
+                appeared = old is NONE and type(new) is not Unknown
+                again = again or appeared or self._matters_in(tests[name], self.kind(joined))
             if type(joined) is Unknown and not joined.label:
                 joined.label = name
             names[name] = joined
         return again
+
+    def _matters_in(self, lines: list[int], kind: Kind) -> bool:
+        """True when one of the tests was taken to differ less between ranks than `kind`."""
+        path = self.frame.home.module.path
+        seen = [self.tests[path, line] for line in lines if (path, line) in self.tests]
+        return any(tests[-1].kind < kind for tests in seen)
 
     # Comprehensions
 
@@ -397,12 +405,18 @@ class Iteration(Expressions):
             if turns[0] > Kind.UNKNOWN:
                 uneven = turns
 
-            def turn(value: Value) -> None:
+            def turn(element: Value) -> None:
                 nonlocal uneven
-                self.assign(generator.target, value)
+                self.assign(generator.target, element)
                 guard = self.guard
                 for condition in generator.ifs:
-                    holds = self.truth(self.evaluate(condition))
+                    value = self.evaluate(condition)
+                    doubt = self.unknown_condition(value)
+                    if doubt is not None:
+                        if doubt > Kind.UNKNOWN and doubt > (uneven[0] if uneven else Kind.UNIFORM):
+                            uneven = (doubt, origin_of(value))
+                        continue
+                    holds = self.truth(value)
                     kind = self.decisions.kind_of_guard(holds, guard)
                     if kind > Kind.UNKNOWN and kind > (uneven[0] if uneven else Kind.UNIFORM):
                         uneven = (kind, self.cause_of(NONE, holds))
@@ -437,18 +451,20 @@ class Iteration(Expressions):
         return Table(items, self._one_of(rest) if rest else None)
 
 
-def carried(node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], frozenset[str]]:
-    """(names that the loop binds, those of them that it reads other than to add to them)."""
+def carried(node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], dict[str, list[int]]]:
+    """(names that the loop binds, the lines of the tests inside it that read each of them)."""
     written: set[str] = set()
-    read: set[str] = set()
-    todo: list[ast.AST] = [*node.body, node.test if isinstance(node, ast.While) else node.target]
+    tests: dict[str, list[int]] = {}
+    todo: list[ast.AST] = [node] if isinstance(node, ast.While) else [*node.body, node.target]
     while todo:
         child = todo.pop()
         if isinstance(child, ast.Name):
-            (written if isinstance(child.ctx, ast.Store) else read).add(child.id)
-        elif isinstance(child, ast.AugAssign) and isinstance(child.target, ast.Name):
-            written.add(child.target.id)
-            todo.append(child.value)
+            if isinstance(child.ctx, ast.Store):
+                written.add(child.id)
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            if isinstance(child, ast.If | ast.While | ast.IfExp | ast.Assert):
+                for part in ast.walk(child.test):
+                    if isinstance(part, ast.Name):
+                        tests.setdefault(part.id, []).append(child.lineno)
             todo += ast.iter_child_nodes(child)
-    return frozenset(written), frozenset(written & read)
+    return frozenset(written), {name: lines for name, lines in tests.items() if name in written}

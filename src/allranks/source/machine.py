@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .interest import Interest
     from .program import Entry, Function, Module, Program
 
+_LEAVING = re.compile(r"\b(return|break|continue|raise|yield|exit)\b")
 BUDGET = 60_000
 """Statements that are followed for one entry."""
 
@@ -52,9 +54,26 @@ class Machine(Libraries):
         """True when a function's text, or that of what it calls, speaks of ranks, files or training."""
         return self.interest.matters(function.home.module.path, getattr(function.node, "lineno", 0))
 
+    def communicates(self, function: FunctionValue) -> bool:
+        """True when a function may communicate or leave, itself or through what it calls."""
+        return self.interest.communicates(function.home.module.path, getattr(function.node, "lineno", 0))
+
     def class_matters(self, cls: ClassValue) -> bool:
         """True when a method of a class matters."""
         return self.interest.class_matters(cls.name)
+
+    def class_communicates(self, cls: ClassValue) -> bool:
+        """True when a method of a class may communicate."""
+        return self.interest.class_communicates(cls.name)
+
+    def silent(self, node: ast.stmt) -> bool:
+        """True for a statement that neither leaves nor speaks of what communicates."""
+        known: dict[ast.stmt, bool] = self.program.kept.setdefault("silent", {})
+        if node not in known:
+            lines = self.frame.home.module.source.lines[node.lineno - 1 : node.end_lineno]
+            text = "\n".join(lines)
+            known[node] = not _LEAVING.search(text) and not self.interest.speaks(text)
+        return known[node]
 
     def run_entry(self, entry: Entry) -> Run:
         """Follows a script as `__main__`."""

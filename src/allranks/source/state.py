@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from . import trace
-from .decisions import Decisions, Guard, kind_of, lane_items, origin_of
+from .decisions import Decisions, Guard, kind_of, options, origin_of
 from .lanes import ALL, LANES
 from .values import (
     ABSENT,
@@ -80,6 +80,10 @@ class Frame:
     on_yield: Callable[[Value], None] | None = None
     yielded: list[Value] = field(default_factory=list)
     name: str = ""
+    rough: bool = False
+    """True for code that does not communicate: unknown conditions in it are not told apart."""
+    maybe: list[Value] = field(default_factory=list)
+    """What it may have returned under such conditions."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +115,7 @@ class State:
         self.calls: list[ast.AST] = []
         self.calling: ast.AST | None = None
         self.steps = budget
+        self.doubt: Kind | None = None
         self.blind: dict[str, int] = {}
         self.passed_over: dict[int, tuple[Any, ...]] = {}
         self.initialised: Guard = 0
@@ -202,7 +207,11 @@ class State:
         """`value` as the active lanes see it now, after what was changed in place."""
         if type(value) is Unknown:
             changed = self.replaced.get(value.key)
-            return value if changed is None else self.decisions.restrict(changed, self.guard)
+            if changed is None:
+                return value
+            # What took its place may have been changed in turn.
+            seen = self.decisions.restrict(changed, self.guard)
+            return self.settle(seen) if type(seen) is Unknown and seen.key != value.key else seen
         if type(value) is Either or type(value) is PerLane:
             seen = self.decisions.restrict(value, self.guard)
             return self.settle(seen) if type(seen) is Unknown else seen
@@ -317,31 +326,37 @@ class State:
         self.map_lanes(value, once)
 
     def _each_lane(self, value: PerLane, operate: Callable[[Value], Value]) -> Value:
-        done: list[tuple[Value, Value]] = []
-        result: list[Value] = [ABSENT] * len(LANES)
-        for i, item in enumerate(value.items):
-            found = next((r for v, r in done if same(v, item)), None)
-            if found is None:
-                mask = sum(1 << j for j, other in enumerate(value.items) if same(item, other))
-                with self.under(self.decisions.both(self.guard, mask)):
-                    found = operate(self.settle(item)) if self.guard else ABSENT
-                done.append((item, found))
-            result[i] = found
-        # What one lane's value becomes may itself be one value per lane.
-        return merged(
-            [lane_items(r)[i] if type(r) is PerLane else r for i, r in enumerate(result)], value.origin
-        )
+        done: list[Value] = []
+        result: Value = ABSENT
+        for item in value.items:
+            if any(same(v, item) for v in done):
+                continue
+            done.append(item)
+            mask = sum(1 << j for j, other in enumerate(value.items) if same(item, other))
+            with self.under(self.decisions.both(self.guard, mask)):
+                found = operate(self.settle(item)) if self.guard else ABSENT
+            result = self.decisions.select(mask, found, result)
+        if type(result) is PerLane and result.origin is None:
+            result.origin = value.origin
+        return result
 
     def _each_option(self, value: Mixed, operate: Callable[[Value], Value]) -> Value:
-        results: list[Value] = []
-        for option in value.options[:4]:
-            found = operate(option)
-            if not any(same(found, r) for r in results):
-                results.append(found)
-        if len(results) == 1:
-            return results[0]
+        results = [operate(option) for option in value.options[:4]]
         kind = max([value.kind, *map(self.kind, results)])
-        return Mixed(tuple(results), kind, value.origin) if results else self.fresh(kind, value.origin)
+        return self.mix(results, kind, value.origin)
+
+    def mix(self, values: list[Value], kind: Kind, origin: Origin | None) -> Value:
+        """One of several values: itself if there is only one, an unknown if they are plain."""
+        distinct: list[Value] = []
+        for value in values:
+            for leaf in options(self.settle(value)):
+                if not any(same(leaf, d) for d in distinct):
+                    distinct.append(leaf)
+        if len(distinct) == 1:
+            return distinct[0]
+        if all(type(d) in (Const, Unknown) for d in distinct):
+            return self.fresh(kind, origin, like=tuple(distinct))
+        return Mixed(tuple(distinct[:6]), kind, origin)
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:
@@ -359,10 +374,54 @@ class State:
         """Binds `name` on the active lanes; `base` are the lanes for which `names` exists at all."""
         if type(value) is Unknown and not value.label and type(name) is str:
             value.label = name
-        if self.guard is base or self.guard == base:
+        if self.doubt is not None:
+            names[name] = self.doubtful(names.get(name, ABSENT), value)
+        elif self.guard is base or self.guard == base:
             names[name] = value
         else:
             names[name] = self.decisions.select(self.guard, value, names.get(name, ABSENT))
+
+    def doubtful(self, old: Value, new: Value) -> Value:
+        """What a name holds when it is not known whether `new` was bound to it."""
+        if same(old, new):
+            return old
+        kind = max(self.doubt or Kind.UNIFORM, self.kind(old), self.kind(new))
+        if old is ABSENT:
+            plain = type(new) in (Const, Unknown)
+            return self.fresh(kind, like=(new,)) if plain and kind > self.kind(new) else new
+        return self.mix([old, new], kind, origin_of(old) or origin_of(new))
+
+    def unknown_condition(self, value: Value, node: ast.stmt | None = None) -> Kind | None:
+        """How a condition differs between ranks, where its sides need not be told apart: in code that does not
+        communicate, and in a statement `node` that neither leaves nor communicates; else None."""
+        if not self.frame.rough and (node is None or not self.silent(node)):
+            return None
+        if type(value) is Const or type(value) is PerLane:
+            return None
+        if type(value) is Unknown or type(value) is Mixed:
+            if type(value) is Unknown and value.kind is Kind.UNIFORM and DISTRIBUTED_FLAG.match(value.label):
+                return None
+            kind = value.kind
+        else:
+            holds = self.truth(value)
+            if type(holds) is int:
+                return None
+            kind = self.decisions.kind_of_guard(holds, self.guard)
+        return kind if self.frame.rough or kind <= Kind.UNKNOWN else None
+
+    def silent(self, node: ast.stmt) -> bool:
+        """True for a statement that neither leaves nor speaks of what communicates."""
+        raise NotImplementedError
+
+    @contextmanager
+    def doubting(self, kind: Kind) -> Iterator[None]:
+        """Runs its body without knowing whether it runs: what it binds is doubtful, and nobody leaves."""
+        outer = self.doubt
+        self.doubt = max(kind, outer or Kind.UNIFORM)
+        try:
+            yield
+        finally:
+            self.doubt = outer
 
     # Records
 
@@ -375,9 +434,14 @@ class State:
     def leave(self, how: str, node: ast.AST) -> None:
         """Records that the active lanes leave at `node`; what follows runs without them."""
         self.items.append(trace.Exit(how, self.guard, self.here(node), self.branch))
-        self.guard = 0
+        if self.doubt is None:
+            self.guard = 0
 
     # Declared here, defined in the layers above.
+
+    def communicates(self, function: FunctionValue) -> bool:
+        """True when a function may communicate or leave, itself or through what it calls."""
+        raise NotImplementedError
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of an expression."""

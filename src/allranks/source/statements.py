@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
-import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import trace
 from .decisions import symbols_of
+from .interest import NOT_FINITE
 from .iteration import Iteration
 from .lanes import ALL
 from .state import Catcher
 from .values import (
+    ABSENT,
     NONE,
     ClassValue,
     Const,
@@ -41,9 +42,6 @@ _SAME_EVERYWHERE = frozenset(
 )  # fmt: skip
 """Errors that come of the environment or the end of something: every rank meets them alike."""
 
-
-NOT_FINITE = re.compile(r"(?i)isnan|isfinite|isinf|\bnan\b|\bfinite\b|\binf\b")
-"""The text of a test for a loss that is not finite."""
 
 _TOLD = frozenset(("requires_grad", "grad", "module", "require_backward_grad_sync"))
 """Attributes whose assignments are recorded, beside those that hold a model."""
@@ -232,6 +230,12 @@ class Statements(Iteration):
         frame = self.frame
         if self.guard == 0:
             return
+        if self.doubt is not None:
+            frame.maybe.append(self.doubtful(ABSENT, value))
+            return
+        if frame.maybe:
+            frame.maybe.append(value)
+            value = self._one_of(frame.maybe)
         frame.result = (
             self.decisions.select(self.guard, value, frame.result) if frame.returned != 0 else value
         )
@@ -241,13 +245,13 @@ class Statements(Iteration):
         self.guard = 0
 
     def _break(self, node: ast.Break) -> None:
-        if self.frame.loops:
+        if self.frame.loops and self.doubt is None:
             state = self.frame.loops[-1]
             state.broke = self.decisions.either(state.broke, self.guard)
         self.leave("break", node)
 
     def _continue(self, node: ast.Continue) -> None:
-        if self.frame.loops:
+        if self.frame.loops and self.doubt is None:
             state = self.frame.loops[-1]
             state.continued = self.decisions.either(state.continued, self.guard)
         self.leave("continue", node)
@@ -275,25 +279,25 @@ class Statements(Iteration):
                 self.leave("raise", node)
                 return
         if self._ordinary_error():
-            # An error on one rank ends the job, loudly: what is looked at is the run that has none.
+            # An error ends the job, loudly: what is looked at is the run that has none.
             self.items.append(trace.Exit("raise", self.guard, self.here(node), self.branch))
             return
         self.leave("raise", node)
 
     def _ordinary_error(self) -> bool:
-        """True when what is raised depends on data, other than a loss that is not finite: for that the other
-        ranks wait while this one goes down."""
+        """True when it is not known whether this is raised at all; not so for a loss that is not finite: for that
+        the other ranks wait while this one goes down."""
         branch = self.branch
-        if branch is None:
-            return False
-        symbols = symbols_of(branch.after) - symbols_of(branch.before)
-        if not any(self.decisions.symbols[s].kind > Kind.UNIFORM for s in symbols):
+        if branch is None or not symbols_of(branch.after) - symbols_of(branch.before):
             return False
         test = getattr(branch.site.node, "test", None)
         text = self.program.module(branch.site.path).source.segment(test) if test is not None else ""
         return not NOT_FINITE.search(text)
 
     def _assert(self, node: ast.Assert) -> None:
+        if self.frame.rough:
+            self.evaluate(node.test)
+            return
         entry, branch = self.guard, self.branch
         holds = self.test(node.test, node)
         fails = self.decisions.minus(self.guard, holds)
@@ -312,7 +316,16 @@ class Statements(Iteration):
 
     def _if(self, node: ast.If) -> None:
         entry, branch = self.guard, self.branch
-        holds = self.test(node.test, node)
+        value = self.evaluate(node.test)
+        doubt = self.unknown_condition(value, node)
+        if doubt is not None:
+            self.note_doubt(node, node.test, doubt, value)
+            with self.doubting(doubt):
+                self.run_block(node.body)
+                self.run_block(node.orelse)
+            return
+        holds = self.truth(value)
+        self.remember(node, node.test, holds, value)
         active = self.guard
         yes = self.decisions.both(active, holds)
         no = self.decisions.minus(active, holds)
@@ -344,6 +357,11 @@ class Statements(Iteration):
                     self._assign_name(case.pattern.name, subject)
             else:
                 value = self.fresh(like=(subject,))
+            doubt = self.unknown_condition(value)
+            if doubt is not None:
+                with self.doubting(doubt):
+                    self.run_block(case.body)
+                continue
             holds = self.truth(value)
             self.remember(node, node.subject, holds, subject)
             entry = rest
@@ -355,7 +373,23 @@ class Statements(Iteration):
 
     # Attempts
 
+    def _roughly(self, node: ast.Try) -> None:
+        """An attempt in code that does not communicate."""
+        self.run_block(node.body)
+        for handler in node.handlers:
+            if handler.name:
+                self._assign_name(
+                    handler.name, self.fresh(Kind.DATA, self.origin(handler, "error"), handler.name)
+                )
+            with self.doubting(Kind.UNKNOWN):
+                self.run_block(handler.body)
+        self.run_block(node.orelse)
+        self.run_block(node.finalbody)
+
     def _try(self, node: ast.Try) -> None:
+        if self.frame.rough:
+            self._roughly(node)
+            return
         entry, branch = self.guard, self.branch
         attempt = trace.Attempt(self.here(node), entry, branch)
         self.items.append(attempt)
