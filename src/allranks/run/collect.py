@@ -25,6 +25,8 @@ Keys of `RankState.facts` (absent where not known):
 | process_state | state letter of /proc when it is "T" (stopped) or "D" (in the kernel) |
 | sigterm | True when SIGTERM ended it |
 | records_lost | records overwritten before they were read |
+| observed | {topic: [row, ...]}: what hooks saw, in order; `site` and `..._site` of a row that is a dict are Sites |
+| observed_beyond | {topic: rows that came when the topic held as many as it may} |
 
 `World.agents` has a row per process that is not a rank: {pid, role ("agent", "launcher", "worker", "process"), argv,
 exit (Exit or None), exceptions, nprocs, children: {pid: status}}.

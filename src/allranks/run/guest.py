@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 KEEP = 1 << 20
 """Calls of one group that are held; older ones are forgotten, and `History.start` moves."""
 
+OBSERVED = 20_000
+"""Rows of one topic of observations that are held; of later ones only the number is known."""
+
 Row = tuple[str, int, str, int, bool]
 
 
@@ -212,6 +215,17 @@ class Guest:
                 calls.append({"op": values[0], "site": self.kinds.site(values[1])})
         else:
             self.facts[name] = values[0] if len(values) == 1 else list(values)
+
+    def _on_observed(self, topic: str, row: Any) -> None:
+        rows = self.facts.setdefault("observed", {}).setdefault(topic, [])
+        if len(rows) >= OBSERVED:
+            lost = self.facts.setdefault("observed_beyond", {})
+            lost[topic] = lost.get(topic, 0) + 1
+            return
+        if isinstance(row, dict):
+            for key in [k for k in row if k == "site" or k.endswith("_site")]:
+                row[key] = self._sites.get(row[key], ())
+        rows.append(row)
 
     def _on_goodbye(self, last: dict[str, Any]) -> None:
         self.facts["clean"] = True
