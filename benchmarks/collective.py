@@ -43,7 +43,9 @@ def run(watched: bool) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pairs", type=int, default=5)
     pairs = [(run(False), run(True)) for _ in range(parser.parse_args().pairs)]
     for name, at in (("median", 0), ("least", 1)):

@@ -5,12 +5,15 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hosts import FAKE, Host
 
 from allranks.run.launch import BOOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PYTHONS = [sys.executable] + sorted(
     path for path in glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))

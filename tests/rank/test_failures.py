@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hosts import FAKE, Host
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 IMPORT = "import torch.distributed as dist\n"
 

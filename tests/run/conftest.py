@@ -1,17 +1,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from allranks.findings import Confidence, Finding, Report, Severity, say
 from allranks.judge.waits import dead_set
 from allranks.run import watch
-from allranks.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from allranks.world import World
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -54,7 +57,11 @@ def run() -> Iterator[Callable[..., Run]]:
             return [Finding("early-exit", Severity.ERROR, Confidence.PROVED, say("dead"))]
 
         report, status = watch(
-            list(command), judge=judge, dead=lambda world: bool(dead_set(world)), report_sink=reports.append, **options
+            list(command),
+            judge=judge,
+            dead=lambda world: bool(dead_set(world)),
+            report_sink=reports.append,
+            **options,
         )
         return Run(report, status, seen[0], reports)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from allranks.world import SETUP, p2p
 
 from .conftest import JOBS, Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.torch
 
@@ -42,8 +45,12 @@ def test_every_call_of_every_rank_is_seen(seen: Run) -> None:
         hidden = [seen.world.kinds[k] for k in seen.world.ranks[rank].histories["0"].kinds[len(expected) :]]
         assert {k.inside for k in hidden} == {"DDP.__init__", "DDP.forward", "DDP.backward"}
         assert all(k.hidden for k in hidden)
-        assert {k.site[-1].line for k in hidden if k.inside == "DDP.__init__"} == {line_of("everything.py", "model = DDP")}
-        assert {k.site[-1].line for k in hidden if k.inside == "DDP.backward"} == {line_of("everything.py", "backward()")}
+        assert {k.site[-1].line for k in hidden if k.inside == "DDP.__init__"} == {
+            line_of("everything.py", "model = DDP")
+        }
+        assert {k.site[-1].line for k in hidden if k.inside == "DDP.backward"} == {
+            line_of("everything.py", "backward()")
+        }
     assert list(seen.world.ranks[0].histories["0"].kinds) == list(seen.world.ranks[1].histories["0"].kinds)
 
 
@@ -63,7 +70,12 @@ def test_signatures_say_all_that_must_agree(seen: Run) -> None:
     assert seen.world.ranks[0].groups[pair].ranks == (0, 1)
     assert seen.call(0, "broadcast", pair).signature.root == 1
     sent = [seen.world.kinds[k].signature for k in seen.world.ranks[0].histories[p2p("0")].kinds]
-    assert [(s.op, s.peer, s.tag) for s in sent] == [("send", 1, 7), ("recv", 1, 0), ("send", 1, 0), ("recv", 1, 0)]
+    assert [(s.op, s.peer, s.tag) for s in sent] == [
+        ("send", 1, 7),
+        ("recv", 1, 0),
+        ("send", 1, 0),
+        ("recv", 1, 0),
+    ]
 
 
 def test_groups_and_their_making(seen: Run) -> None:
@@ -81,7 +93,11 @@ def test_groups_and_their_making(seen: Run) -> None:
         state = seen.world.ranks[rank]
         assert state.exit is not None
         assert (state.state, state.exit.status, state.exit.clean) == ("exited", 0, True)
-        assert (state.facts["destroyed"], state.facts["group_alive"], state.facts["backend"]) == (True, False, "gloo")
+        assert (state.facts["destroyed"], state.facts["group_alive"], state.facts["backend"]) == (
+            True,
+            False,
+            "gloo",
+        )
 
 
 def test_loaders_and_what_was_swallowed(torchrun: Callable[..., Run]) -> None:

@@ -197,24 +197,21 @@ class Collector:
             if state is None or state.pid != guest.pid:
                 state = world.ranks[rank] = RankState(rank, pid=guest.pid, state="starting")
             self._fill(state, guest)
-        sizes = [
-            s.facts["world_size"] for s in world.ranks.values() if isinstance(s.facts.get("world_size"), int)
-        ]
-        named = [
-            int(s.environment["WORLD_SIZE"])
-            for s in world.ranks.values()
-            if s.environment.get("WORLD_SIZE", "").isdigit()
-        ]
-        asked = [
-            s.facts["init_arguments"].get("world_size")
-            for s in world.ranks.values()
-            if "init_arguments" in s.facts
-        ]
-        known = sizes or [n for n in asked if isinstance(n, int) and n > 0] or named
-        world.size = max(known, default=None)
+        world.size = self._size(world)
         claimed = {guest.pid for guest in self.ranks.values()}
         world.agents = [_agent(guest) for guest in self.by_pid.values() if guest.pid not in claimed]
         return world
+
+    def _size(self, world: World) -> int | None:
+        """The world size: as the groups have it, else as the ranks were told."""
+        facts = [state.facts for state in world.ranks.values()]
+        sizes = [f["world_size"] for f in facts if "world_size" in f]
+        sizes = sizes or [f["init_arguments"]["world_size"] for f in facts if "init_arguments" in f]
+        told = [s.environment for s in world.ranks.values()] + list(self.unseen.values())
+        sizes = [n for n in sizes if n] or [
+            int(v["WORLD_SIZE"]) for v in told if v.get("WORLD_SIZE", "").isdigit()
+        ]
+        return max(sizes, default=None)
 
     def _fill(self, state: RankState, guest: Guest) -> None:
         local = guest.environment.get("LOCAL_RANK", "")

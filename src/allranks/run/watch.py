@@ -28,6 +28,8 @@ TICK_S = 0.05
 LOOK_AROUND_S = 1.0
 CONFIRM_S = 0.6
 """How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
+LAUNCHER_S = 3.0
+"""How long a launch agent may take to act when a rank has failed, before the others are ended for it."""
 DEAD = 4
 """Exit status of a run that was ended because it was proved dead."""
 
@@ -175,7 +177,20 @@ class Watch:
         if not any(f.severity is Severity.ERROR for f in findings) or not self.dead(world):
             self.verdict.findings = findings
             return False
+        if self._launcher_acts(world):
+            self._judged = None
+            return False
         return self._confirmed()
+
+    def _launcher_acts(self, world: World) -> bool:
+        """True when a rank has just failed: its launcher ends the others, or starts all of them anew."""
+        fresh = world.now_ns - int(LAUNCHER_S * 1e9)
+        return any(
+            s.exit is not None
+            and s.exit.time_ns > fresh
+            and (s.exit.exception or s.exit.status or not s.exit.clean)
+            for s in world.ranks.values()
+        )
 
     def ask_judge(self, *, final: bool) -> list[Finding]:
         """The judge's findings; an error of its own is a blind spot and no findings."""

@@ -37,7 +37,9 @@ if rank == 0:
 else:
     dist.recv(t, src=0, tag=7)
     dist.isend(t, dst=0).wait()
-for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.zeros(2, 3), 1 - rank)]):
+for work in dist.batch_isend_irecv(
+    [dist.P2POp(dist.isend, t, 1 - rank), dist.P2POp(dist.irecv, torch.zeros(2, 3), 1 - rank)]
+):
     work.wait()
 model = DDP(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))
 model(t).sum().backward()
