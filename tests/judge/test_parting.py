@@ -562,3 +562,17 @@ def test_a_shorter_loop_inside_a_loop_over_epochs(tmp_path: Path) -> None:
     job.build.calls(0, [backward] * 6).blocked(0).calls(1, [backward] * 5 + [stats]).blocked(1)
     job.loader(0, "turns", 6, exhausted=False).loader(1, "turns", 5)
     assert job.verdict() == ("uneven-iterations", job.line("turns"), (1,))
+
+
+@pytest.mark.parametrize("how", ["KeyboardInterrupt", "SIGTERM"])
+def test_a_job_that_was_interrupted_is_nobodys_fault(tmp_path: Path, how: str) -> None:
+    job = Job(tmp_path, "def main():\n    for step in range(9):\n        dist.all_reduce(x)  # call\n")
+    call = job.call("allreduce", "call")
+    job.build.calls(0, [call] * 5).calls(1, [call] * 4)
+    error = ExceptionInfo("KeyboardInterrupt", "", job.site("call"), 8 * SECOND)
+    for rank in (0, 1):
+        job.build.exited(
+            rank,
+            Exit(8 * SECOND, 1, None, error) if how == "KeyboardInterrupt" else Exit(8 * SECOND, None, 15),
+        )
+    assert judge(job.build.world, final=True) == []

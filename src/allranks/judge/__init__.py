@@ -78,7 +78,7 @@ def _root(case: Case) -> Finding | None:
     left = own is not None and own.exception is None and own.signal is None
     if own is not None and _comes_first(case, own) and not (left and case.deviation):
         return crash.verdict(case, own)
-    if case.deviation is not None:
+    if case.deviation is not None and not _cut_short(case):
         finding = waiting.RULES.first(case)
         if finding is not None:
             return finding
@@ -88,9 +88,21 @@ def _root(case: Case) -> Finding | None:
             case.parting = part(case.world, case.program, one, other, _before(case.world, case.deviation))
             return step.RULES.first(case)
     finding = launch.RULES.first(case) or waiting.RULES.first(case)
-    if finding is None and case.failures:
-        return crash.verdict(case, case.failures[0])
+    first = next((f for f in case.failures if not f.asked_for), None)
+    if finding is None and first is not None:
+        return crash.verdict(case, first)
     return finding
+
+
+def _cut_short(case: Case) -> bool:
+    """True when the ranks that are missing from a call were ended from outside before they came to it."""
+    deviation = case.deviation
+    if deviation is None or deviation.mismatch is not None or case.dead:
+        return False
+    if any(f.blame is Blame.TIMEOUT for f in case.failures):
+        return False
+    asked = {f.rank for f in case.failures if f.asked_for}
+    return bool(asked) and set(deviation.missing) <= asked
 
 
 def _comes_first(case: Case, failure: Failure) -> bool:

@@ -37,11 +37,19 @@ class Failure:
     match: Match | None = None
 
     @property
+    def asked_for(self) -> bool:
+        """True when somebody wanted it to end: Ctrl-C, SIGTERM from a person, a scheduler, the launch agent or us."""
+        return self.blame is Blame.VICTIM and (
+            self.exception is None or self.exception.type.rpartition(".")[2] in _INTERRUPTS
+        )
+
+    @property
     def frames(self) -> tuple[Frame, ...]:
         """The user frames of the exception, outermost first."""
         return tuple(f for f in (self.exception.frames if self.exception else ()) if f.user)
 
 
+_INTERRUPTS = ("KeyboardInterrupt", "SignalException")
 _TIMEOUT_WORDS = ("Timed out waiting", "timed out", "Timeout", "timeout", "failed to pass monitoredBarrier")
 
 
@@ -72,7 +80,7 @@ def _judged(rank: int | None, end: Exit, *, clean: bool) -> Failure | None:
         match = classify_exception(end.exception.type, end.exception.message, _stack(end.exception))
         return Failure(
             rank,
-            _blame(end, match),
+            _blame(end.exception, match),
             end.exception.time_ns or end.time_ns,
             end.exception,
             end.signal,
@@ -80,10 +88,9 @@ def _judged(rank: int | None, end: Exit, *, clean: bool) -> Failure | None:
             match,
         )
     if end.signal is not None:
+        # "terminate called without an active exception", while the interpreter was shutting down.
         if clean and end.signal == signals.SIGABRT:
-            return (
-                None  # "terminate called without an active exception" while the interpreter was shutting down
-            )
+            return None
         victim = end.ended_by_host or end.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
         return Failure(rank, Blame.VICTIM if victim else Blame.OWN, end.time_ns, None, end.signal)
     if end.status:
@@ -97,12 +104,8 @@ def _stack(exception: ExceptionInfo) -> str:
     return "\n".join(f"{frame.path}:{frame.line} {frame.function}" for frame in exception.frames)
 
 
-def _blame(end: Exit, match: Match | None) -> Blame:
-    exception = end.exception
-    assert exception is not None
+def _blame(exception: ExceptionInfo, match: Match | None) -> Blame:
     if match is not None and match.role == "victim":
         timed_out = any(word in exception.message for word in _TIMEOUT_WORDS)
         return Blame.TIMEOUT if timed_out else Blame.VICTIM
-    if end.ended_by_host or exception.type in ("KeyboardInterrupt", "SignalException"):
-        return Blame.VICTIM
-    return Blame.OWN
+    return Blame.VICTIM if exception.type.rpartition(".")[2] in _INTERRUPTS else Blame.OWN

@@ -77,7 +77,7 @@ def world_sizes_differ(case: Case) -> Finding | None:
     states = [s for s in case.world.ranks.values() if _settings(s).get("world_size")]
     sizes = Counter(_settings(s)["world_size"] for s in states)
     twice = sorted({r for s in states for r in s.facts.get("same_rank", ())})
-    if len(sizes) < 2 and not twice:
+    if (not case.dead and not case.failures) or (len(sizes) < 2 and not twice):
         return None
     if twice:
         message = say("two processes say that they are {ranks}", ranks=ranks_text(tuple(twice)))

@@ -106,7 +106,9 @@ def _names(case: Case) -> dict[str, object]:
         "test": test,
         "line": parting.line,
         "call_line": f"{case.path(inner.path)}:{inner.line}" if inner else "?",
-        "other_line": f"{case.path(outer.path)}:{outer.line}" if outer else "?",
+        "elsewhere": say("is at {place}", place=f"{case.path(outer.path)}:{outer.line}")
+        if outer
+        else say("has ended"),
     }
 
 
@@ -209,7 +211,7 @@ def collective_order(case: Case) -> Finding | None:
     names = _names(case)
     position = deviation.position if deviation is not None else 0
     message = say(
-        "{inner} called {call} ({call_line}) where {outer} called {other} ({other_line}), "
+        "{inner} called {call} at {call_line} where {outer}, which {elsewhere}, called {other}, "
         "as call {position} of their group",
         position=position, **names,
     )  # fmt: skip
@@ -252,7 +254,7 @@ def hidden_collective(case: Case) -> Finding | None:
     if parting.inner.kind is None or not parting.inner.kind.hidden:
         return None
     message = say(
-        "only {inner} gets to {call_line}, which communicates inside: {call}; {outer} is at {other_line}",
+        "only {inner} gets to {call_line}, which communicates inside: {call}; {outer} {elsewhere}",
         **_names(case),
     )
     fix = say(
@@ -268,7 +270,7 @@ def rank_conditional_collective(case: Case) -> Finding | None:
     if parting is None or parting.cause is not Cause.RANK_BRANCH:
         return None
     message = say(
-        "{call} at {call_line} is reached by {inner} only (`{test}`, line {line}); {outer} is at {other_line}",
+        "{call} at {call_line} is reached by {inner} only (`{test}`, line {line}); {outer} {elsewhere}",
         **_names(case),
     )
     fix = say("move the collective out of the branch: every rank of the group must call it")
@@ -347,7 +349,7 @@ def out_of_step(case: Case) -> Finding | None:
             say("find out why {outer} ended before the others", outer=names["outer"]),
         )
     message = say(
-        "{inner} called {call} at {call_line} where {outer} is at {other_line} instead; the statement that parted "
+        "{inner} called {call} at {call_line} where {outer} {elsewhere} instead; the statement that parted "
         "them could not be read",
         **names,
     )
