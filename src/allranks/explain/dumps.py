@@ -1,7 +1,7 @@
 """`allranks explain` on flight-recorder dumps: which rank is missing from which call, or made another one.
 
 The recorder of PyTorch writes what each rank called, with the stack, into one file per rank. Reading, comparing
-and writing verdicts stand in `reading`, `deviations`, `standing` and `verdicts`; this is the way through them.
+and writing verdicts stand in the folder `flight`; this is the way through.
 """
 
 from __future__ import annotations
@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING
 from ..errors import AllranksError
 from ..findings import BlindSpot, Finding, Report, say
 from .flight import out_of_step, waiting
+from .flight.columns import clean
 from .flight.deviations import Mismatch, first_mismatch, first_shift, keys_for
 from .flight.job import GroupTrace, JobTrace, groups, world_size
 from .flight.parted import Place, sharpened
 from .flight.partition import read_all
 from .flight.reading import Progress, find_dumps, is_dump, with_ranks
-from .flight.standstills import Gathering, Standstill, all_ended, circle, since, skewed, standstills
+from .flight.standstills import (
+    Gathering,
+    Standstill,
+    all_ended,
+    circle,
+    since,
+    skewed,
+    standstills,
+    stragglers,
+)
 from .flight.words import Words, ranks_text
 
 if TYPE_CHECKING:
@@ -72,7 +82,12 @@ def _findings(found: list[GroupTrace], words: Words) -> list[Finding]:
     ]
     findings += [out_of_step.shift(words, shift) for shift in shifts]
     # Whatever else stands still does so after the first deviation, and as likely as not because of it.
-    return findings or _waits(words, found)
+    if not findings and (waits := _waits(words, found)):
+        left_out = [
+            m for group in found if (m := first_mismatch(group, job.table, places)) and m.skipped is not None
+        ]
+        return [_mismatch(words, m) for m in left_out] or waits
+    return findings or _stragglers(words, found)
 
 
 def _mismatch(words: Words, found: Mismatch) -> Finding:
@@ -88,12 +103,23 @@ def _waits(words: Words, found: list[GroupTrace]) -> list[Finding]:
     beginnings = [still for still in stills if not still.causes]
     by_culprit: dict[tuple[int, ...], list[Standstill]] = {}
     for still in [b for b in beginnings if b.stopped] or beginnings:
-        by_culprit.setdefault(still.stopped, []).append(still)
-    for culprits, waits in by_culprit.items():
-        # A rank that stopped is missing from the next call of each of its groups: the first that waited tells more.
-        firsts = [min(waits, key=lambda still: since(words.job, still))] if culprits else waits
-        findings += [_wait(words, first, len(stills) - len(firsts)) for first in firsts]
+        culprits = still.stopped or (still.unseen if isinstance(still, Gathering) else still.needed)
+        by_culprit.setdefault(culprits, []).append(still)
+    for waits in by_culprit.values():
+        # A rank that stopped is missing from the next call of each of its groups. That in which all others wait for
+        # this rank alone comes next in its program; else the one in which they have waited longest.
+        first = min(waits, key=lambda still: (still.needed != still.stopped, since(words.job, still)))
+        findings.append(_wait(words, first, len(stills) - 1))
     return findings
+
+
+def _stragglers(words: Words, found: list[GroupTrace]) -> list[Finding]:
+    """What healthy dumps still tell: ranks that kept the others waiting for long."""
+    for group in found[:1]:
+        position, late = stragglers(group)
+        if late:
+            return [waiting.straggler(words, group, position, late)]
+    return []
 
 
 def _wait(words: Words, still: Standstill, consequences: int) -> Finding:
@@ -160,7 +186,7 @@ def _summary(job: JobTrace, found: list[GroupTrace]) -> dict[str, object]:
         "calls": sum(len(c.kinds) for t in job.ranks.values() for c in (*t.calls.values(), *t.p2p.values())),
         "groups": [
             {
-                "name": group.name,
+                "name": clean(group.name),
                 "description": group.description,
                 "size": len(group.members),
                 "calls": max((calls.end - 1 for calls in group.calls.values()), default=0),

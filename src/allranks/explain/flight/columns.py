@@ -183,6 +183,10 @@ class RankTrace:
     """Why the dump is not whole, None when it is."""
     readable: bool = True
     """False when nothing of the dump could be used."""
+    oldest_ns: int = 0
+    """When the oldest call was made that the dump still holds."""
+    overflowed: bool = False
+    """True when the recorder's buffer was full, so that older calls are gone."""
 
     def take(self, entry: Mapping[str, Any], table: Table) -> None:
         """Adds one entry of the dump; ValueError when it is none."""
@@ -200,11 +204,17 @@ class RankTrace:
 
     def fold(self, table: Table) -> None:
         """Makes the entries of every group into positions."""
-        for calls in self.calls.values():
-            calls.fold(table)
+        held = [calls for calls in (*self.calls.values(), *self.p2p.values()) if calls.seqs]
+        self.overflowed = any(calls.seqs[0] > 1 for calls in held)
+        self.oldest_ns = min((calls.times_ns[0] for calls in held), default=0)
         for calls in self.p2p.values():
             calls.seqs = array("q", range(len(calls.kinds)))
+        for calls in held:
             calls.fold(table)
+
+    def numbered_apart(self, group: str) -> bool:
+        """False where sends and receives may have taken numbers of the collectives (before format 2)."""
+        return group not in self.p2p or self.version >= "2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +288,19 @@ def call_of(entry: Mapping[str, Any]) -> Call:
     """The call of an entry. ValueError when the entry is malformed."""
     op, backend, peers = _op_name(entry)
     return Call(
-        op=f"{op} {peers}" if peers else op,
-        backend=backend,
+        op=clean(f"{op} {peers}" if peers else op),
+        backend=clean(backend),
         input_sizes=sizes(entry.get("input_sizes")),
         input_dtypes=_words(entry.get("input_dtypes")),
         output_sizes=sizes(entry.get("output_sizes")),
         output_dtypes=_words(entry.get("output_dtypes")),
         frames=_frames(entry.get("frames")),
     )
+
+
+def clean(text: str) -> str:
+    """`text` without control characters, which a terminal would obey."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def sizes(value: Any) -> Sizes:
@@ -305,7 +320,7 @@ def sizes(value: Any) -> Sizes:
 def _words(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) > MAX_TENSORS:
         return ()
-    return tuple(word for word in value if type(word) is str)
+    return tuple(clean(word) for word in value if type(word) is str)
 
 
 def _frames(value: Any) -> tuple[CodeLine, ...]:
@@ -316,5 +331,5 @@ def _frames(value: Any) -> tuple[CodeLine, ...]:
         if isinstance(frame, Mapping):
             path, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
             if type(path) is str and type(line) is int:
-                found.append(CodeLine(path, line, name if type(name) is str else "?"))
+                found.append(CodeLine(clean(path), line, clean(name) if type(name) is str else "?"))
     return tuple(found)

@@ -237,21 +237,26 @@ def _shift(group: GroupTrace, main: Row, row: Row) -> Shift | None:
     if at is None or at == 0 or not (ours[at] and theirs[at]):
         return None
     ours, theirs = ours[at:], theirs[at:]
-    for count in range(1, MAX_SHIFT):
-        if _goes_on(ours[count:], theirs):
-            left_out = count
-            break
-        if _goes_on(ours, theirs[count:]):
-            left_out = -count
-            break
-    else:
-        swapped = len(theirs) > 1 and len(ours) > 1 and (theirs[0], theirs[1]) == (ours[1], ours[0])
-        if not swapped or theirs[2:][: len(ours) - 2] != ours[2:][: len(theirs) - 2]:
-            return None
-        left_out = 0
+    left_out = 0 if _swapped(ours, theirs) else _count_shifted(ours, theirs)
+    if left_out is None:
+        return None
     position = low + at
     kinds = (row.kinds[position - row.start], main.kinds[position - main.start])
     return Shift(group, position, tuple(sorted(row.ranks)), tuple(sorted(main.ranks)), left_out, *kinds)
+
+
+def _swapped(ours: array[int], theirs: array[int]) -> bool:
+    behind = min(len(ours), len(theirs))
+    return behind > 2 and theirs[:2] == ours[1::-1] and theirs[2:behind] == ours[2:behind]
+
+
+def _count_shifted(ours: array[int], theirs: array[int]) -> int | None:
+    for count in range(1, MAX_SHIFT):
+        if _goes_on(ours[count:], theirs):
+            return count
+        if _goes_on(ours, theirs[count:]):
+            return -count
+    return None
 
 
 def _goes_on(ours: array[int], theirs: array[int]) -> bool:

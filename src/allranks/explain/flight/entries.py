@@ -155,10 +155,9 @@ class EntryReader(Unpickler):
                 shape, fields = found
             if pos + shape.size > end:
                 return pos
-            if shape.objects:
-                if fields[shape.put_field] != len(memo):
-                    return pos
-                memo.extend(shape.objects)
+            if shape.put_field >= 0 and fields[shape.put_field] != len(memo):
+                return pos
+            memo.extend(shape.objects)
             pos = self._take_one(shape, fields, pos)
 
     def _take_one(self, shape: Shape, fields: Fields, pos: int) -> int:
@@ -196,10 +195,9 @@ class EntryReader(Unpickler):
         for block in self.next.blocks:
             if pos + block.size <= self.end and block.fits(self.data, pos) and self._bind_all(block):
                 fields = block.unpack(self.data, pos)
-                if block.objects:
-                    if fields[block.put_field] != len(self.memo):
-                        continue
-                    self.memo.extend(block.objects)
+                if block.put_field >= 0 and fields[block.put_field] != len(self.memo):
+                    continue
+                self.memo.extend(block.objects)
                 for lane in block.lanes:
                     calls, scale = lane.shape.calls, lane.shape.scale
                     calls.seqs.extend(lane.seqs(fields))

@@ -114,35 +114,42 @@ def groups(job: JobTrace) -> list[GroupTrace]:
             listed = trace.groups.get(name)
             if listed is None or listed.ranks is None or rank not in listed.ranks:
                 inferred.setdefault(name, []).append(rank)
-    found = [_group(job, name, descriptions, ranks, True) for name, ranks in members]
+    found = [_group(job, name, descriptions.get(name, ""), ranks, True) for name, ranks in members]
     for name, ranks in inferred.items():
         if any(known == name for known, _ in members):
             continue  # some dumps tell its members and this one does not: nothing can be said of the difference
         everyone = range(world_size(job)) if name == WORLD_GROUP else sorted(ranks)
-        found.append(_group(job, name, descriptions, tuple(everyone), False))
+        found.append(_group(job, name, descriptions.get(name, ""), tuple(everyone), False))
     return sorted(found, key=lambda g: (g.name != WORLD_GROUP, -len(g.members), g.name, g.members))
 
 
-def _group(
-    job: JobTrace, name: str, descriptions: dict[str, str], members: tuple[int, ...], known: bool
-) -> GroupTrace:
+def _group(job: JobTrace, name: str, description: str, members: tuple[int, ...], known: bool) -> GroupTrace:
     whole: dict[int, Calls] = {}
     partial: dict[int, Calls] = {}
+    without: list[RankTrace] = []
     for rank in members:
         trace = job.ranks.get(rank)
-        if trace is None or not trace.readable:
+        if trace is None or not trace.readable or not trace.numbered_apart(name):
             continue
         calls = trace.calls.get(name)
         if trace.problem is not None:
             if calls is not None:
                 partial[rank] = calls
+        elif calls is not None:
+            whole[rank] = calls
         else:
-            whole[rank] = calls if calls is not None else _none_held(trace, name)
-    return GroupTrace(name, descriptions.get(name, ""), members, known, whole, partial)
+            without.append(trace)
+    held = [calls for calls in whole.values() if calls.times_ns]
+    whole |= {trace.rank: _none_held(trace, name, held) for trace in without}
+    return GroupTrace(name, description, members, known, whole, partial)
 
 
-def _none_held(trace: RankTrace, name: str) -> Calls:
-    """The columns of a rank that holds no call of a group: it made none, or they have left its buffer, or it dumped
-    only those that had not ended. The status then still tells the last number."""
+def _none_held(trace: RankTrace, name: str, others: list[Calls]) -> Calls:
+    """The columns of a rank that holds no call of a group: it made none; or they have left its full buffer, which
+    holds all of later times; or it dumped only calls that had not ended, and the status tells the last number."""
     last = trace.enqueued.get(name, 0) if not trace.p2p else 0
+    if trace.overflowed:
+        for calls in others:
+            made = sum(1 for time in calls.times_ns if time <= trace.oldest_ns)
+            last = max(last, calls.times_start + made - 1)
     return Calls(start=last + 1, times_start=last + 1)

@@ -134,7 +134,7 @@ def _world(job: JobTrace, place: Place, calls: dict[int, Calls], files: _Files) 
         begin = max(column.start, position - _CALLS)
         end = max(begin, min(column.end, position + 1))
         kinds = [column.at(p) or 0 for p in range(begin, end)]
-        if before is not None and begin < position:
+        if before is not None and begin < position <= column.end:
             kinds[position - 1 - begin] = before
         for kind in kinds:
             if kind not in world.kinds:

@@ -43,13 +43,13 @@ def _missing(name: str) -> AllranksError:
 
 def _read_on_dask(parts: list[Files], address: str, progress: Progress | None) -> JobTrace:
     try:
-        from dask.distributed import Client, as_completed
+        from dask import distributed
     except ImportError:
         raise _missing("distributed") from None
-    with Client(address) if address else Client(processes=True, dashboard_address=None) as client:
+    dask: Any = distributed
+    with dask.Client(address) if address else dask.Client(processes=True, dashboard_address=None) as client:
         futures = client.map(read_part, parts)
-        done = (future.result() for future in as_completed(futures))
-        return _merged(done, parts, progress)
+        return _merged((future.result() for future in dask.as_completed(futures)), parts, progress)
 
 
 def _read_on_ray(parts: list[Files], address: str, progress: Progress | None) -> JobTrace:

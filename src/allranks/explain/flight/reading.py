@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...findings import BlindSpot, say
 from ...world import WORLD_GROUP
-from .columns import GroupConfig, RankTrace
+from .columns import GroupConfig, RankTrace, clean
 from .entries import Book, EntryReader
 from .job import JobTrace
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 256 * 1024 * 1024
 """The largest file that is read as a dump: 100 times that of a full default buffer with stacks."""
-MAX_RANKS = 4_000_000
+MAX_RANKS = 1_000_000
+"""A rank that is larger is no rank."""
+_TOO_SHORT = 64
+"""Bytes within which torch's own dumps have not come to a word that tells them."""
 _KEYS = (
     b"pg_config",
     b"pg_status",
@@ -37,17 +40,18 @@ Progress = Callable[[int, int], None]
 
 
 def is_dump(path: Path) -> bool:
-    """True when a file looks like a flight-recorder dump, by its first bytes; or, when it is empty, by its name (a
-    rank that dies while it dumps leaves an empty file)."""
+    """True when a file looks like a flight-recorder dump, by its first bytes; or, when it has too few of them, by its
+    name (a rank that dies while it dumps leaves an empty file)."""
     try:
         with open(path, "rb") as file:
             head = file.read(65_536)
     except OSError:
         return False
-    if not head.strip(b"\0"):
+    pickled = head[:1] == b"\x80" and head[1:2] <= b"\x05"
+    if not head.strip(b"\0") or (pickled and len(head) < _TOO_SHORT):
         named = _RANK.search(path.name)
         return named is not None and not _NO_DUMP.search(path.name) and named.end() == len(path.name)
-    if head[:1] == b"\x80" and head[1:2] <= b"\x05":
+    if pickled:
         return any(key in head[:8192] for key in _KEYS)
     return head.lstrip()[:1] in (b"{", b"[") and any(b'"%b"' % key in head for key in _KEYS)
 
@@ -158,7 +162,7 @@ def _describe(trace: RankTrace, dump: dict[str, Any], ranks: dict[str, tuple[int
 
 def _short(value: Any) -> str:
     """A name or number as text. Nothing else has one: the text of nested lists that share parts has no bound."""
-    return str(value)[:200] if type(value) is str or type(value) is int else ""
+    return clean(str(value)[:200]) if type(value) is str or type(value) is int else ""
 
 
 def _ranks(value: Any, known: dict[str, tuple[int, ...] | None]) -> tuple[int, ...] | None:
@@ -168,6 +172,7 @@ def _ranks(value: Any, known: dict[str, tuple[int, ...] | None]) -> tuple[int, .
     if not isinstance(value, str):
         return None
     if value not in known:
-        numbers = _DIGITS.findall(value) if len(value) < 16 * MAX_RANKS else []
-        known[value] = tuple(dict.fromkeys(int(number[:9]) for number in numbers)) or None
+        numbers = [int(number[:9]) for number in _DIGITS.findall(value[: 8 * MAX_RANKS])]
+        believable = all(number < MAX_RANKS for number in numbers)
+        known[value] = (tuple(dict.fromkeys(numbers)) or None) if believable else None
     return known[value]

@@ -83,7 +83,7 @@ class Shape:
     objects: list[Any]
     """What the entry memoizes, in order."""
     put_field: int
-    """The first memo index that it writes; the others follow."""
+    """The field of the first memo index that it writes (the others follow); -1 when it writes none."""
     put_offset: int
     gets: list[tuple[int, Any]]
     """What the entry takes from the memo, which must be the same in another file."""
@@ -149,6 +149,9 @@ class _Tracer(Unpickler):
         self.got: list[int] = []
         self.memo = self  # type: ignore[assignment]  # so that every read of the memo comes by `__getitem__`
 
+        self.unnumbered = 0
+        """Objects memoized without an index (MEMOIZE, protocol 4)."""
+
     def __getitem__(self, index: int) -> Any:
         self.got.append(index)
         return self.known[index]
@@ -178,7 +181,14 @@ def _put(code: int, format: str) -> None:
     _Tracer.handlers[code] = with_place
 
 
+def _memoize(machine: Unpickler, pos: int) -> int:
+    assert isinstance(machine, _Tracer)
+    machine.unnumbered += 1
+    return pos
+
+
 _Tracer.handlers = list(Unpickler.handlers)
+_Tracer.handlers[0x94] = _memoize
 for _code, _offset, _format in (
     (0x4B, 0, "B"),
     (0x4D, 0, "H"),
@@ -202,8 +212,8 @@ def learn(reader: EntryReader, entry: dict[str, Any], begun: int, end: int) -> S
         i >= reader.base for i in tracer.got
     ):
         return None
-    if len(tracer.puts) != len(objects):
-        return None  # protocol 4 memoizes without an index: nothing to compare
+    if len(objects) not in (len(tracer.puts), tracer.unnumbered):
+        return None
     varying = [traced[key] for key in _VARYING if type(traced.get(key)) is Slot]
     slots = {slot.offset: slot for slot in sorted((*varying, *dims, *tracer.puts), key=lambda s: s.offset)}
     place = {offset: 2 * index + 1 for index, offset in enumerate(slots)}
@@ -221,8 +231,8 @@ def learn(reader: EntryReader, entry: dict[str, Any], begun: int, end: int) -> S
         time_field=place[time.offset],
         sizes=itemgetter(*(place[slot.offset] for slot in dims)) if dims else _nothing,
         objects=[None if value is entry else value for value in objects],
-        put_field=place[tracer.puts[0].offset] if objects else 0,
-        put_offset=tracer.puts[0].offset if objects else 0,
+        put_field=place[tracer.puts[0].offset] if tracer.puts else -1,
+        put_offset=tracer.puts[0].offset if tracer.puts else 0,
         gets=[(index, reader.memo[index]) for index in dict.fromkeys(tracer.got) if index not in own],
         deepest=max(tracer.got, default=-1),
         group=group,
@@ -244,7 +254,7 @@ def join(run: list[tuple[Shape, int]], data: bytes, begun: int) -> Block:
         for slot in shape.slots:
             mask[at + slot.offset : at + slot.after] = bytes(slot.after - slot.offset)
         wanted = {shape.seq.offset, shape.time.offset}
-        if shape.objects and first_put is None:
+        if shape.put_field >= 0 and first_put is None:
             first_put = at + shape.put_offset
             wanted.add(shape.put_offset)
         read += [Slot.at(0, at + slot.offset, slot.format) for slot in shape.slots if slot.offset in wanted]
@@ -259,7 +269,7 @@ def join(run: list[tuple[Shape, int]], data: bytes, begun: int) -> Block:
         value=int.from_bytes(data[begun : begun + size], "little") & number,
         unpack=struct.Struct(_layout(read, size, "x")).unpack_from,
         objects=[value for shape, _ in run for value in shape.objects],
-        put_field=0 if first_put is None else place[first_put],
+        put_field=-1 if first_put is None else place[first_put],
         shapes=list(dict.fromkeys(shape for shape, _ in run)),
         lanes=[_lane(run, starts, place, indexes) for indexes in by_group.values()],
     )

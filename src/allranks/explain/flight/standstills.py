@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _PEERS = re.compile(r"^(send|recv) (\d+)(->|<-)(\d+)$")
 LATE_NS = 1_000_000_000
 """How much later than the others a rank must come to a call, for the lateness to be worth a word."""
+_ENOUGH = 8
+"""Positions that it takes to know a rank's usual distance from the others."""
 _TYPICAL = 64
 """Positions before a call that tell a rank's usual distance from the others, which includes that of its clock."""
 
@@ -192,6 +194,29 @@ def lateness(members: dict[int, Calls], position: int) -> dict[int, int]:
             continue
         found[rank] = calls.time_at(position) - middles[position] - int(median(usual) if usual else 0)
     return found
+
+
+def stragglers(group: GroupTrace) -> tuple[int, dict[int, int]]:
+    """The position to which ranks came latest, of those whose times are kept, and by how many ns; nobody when no one
+    was late. The lateness of a rank is compared with its own usual distance from the others."""
+    members = {rank: calls for rank, calls in group.calls.items() if calls.times_ns}
+    begin = max((calls.times_start for calls in members.values()), default=0)
+    end = min((calls.end for calls in members.values()), default=0)
+    positions = range(begin, end)
+    if len(members) < 2 or len(positions) < _ENOUGH:
+        return 0, {}
+    middles = [_middle(members, position) for position in positions]
+    worst: dict[int, tuple[int, int]] = {}
+    for rank, calls in members.items():
+        times = calls.times_ns[begin - calls.times_start : end - calls.times_start]
+        apart = [time - middle if time else 0 for time, middle in zip(times, middles, strict=True)]
+        usual = int(median(apart))
+        late = max(apart)
+        worst[rank] = (late - usual, positions[apart.index(late)])
+    most, position = max(worst.values())
+    if most < LATE_NS:
+        return 0, {}
+    return position, {rank: ns for rank, (ns, at) in worst.items() if at == position and 2 * ns >= most}
 
 
 def _middle(members: dict[int, Calls], position: int) -> int:

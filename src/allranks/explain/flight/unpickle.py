@@ -63,6 +63,7 @@ class Unpickler:
     handlers: list[Handler]
 
     def __init__(self, data: bytes) -> None:
+        data = data.rstrip(b"\0")  # a pickle ends with a full stop: these are blocks that were never written
         self.end = len(data)
         self.data = (
             data + _PADDING
@@ -93,7 +94,7 @@ class Unpickler:
                 else:
                     pos = handlers[code](self, pos + 1)
         except (IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error):
-            if pos >= self.end:
+            if pos + 1 >= self.end:
                 raise CutOffError from None
             raise self.malformed(pos) from None
 
@@ -141,8 +142,8 @@ def opcode(*codes: int) -> Callable[[Handler], Handler]:
 
 def _unknown(machine: Unpickler, pos: int) -> int:
     code, offset = machine.data[pos - 1], pos - 1
-    if offset >= machine.end or not machine.data[offset : machine.end].strip(b"\0"):
-        raise CutOffError  # also a file whose last blocks were never written: zeros to the end
+    if offset >= machine.end:
+        raise CutOffError
     name = _NAMES.get(code)
     if name in _RUNS_CODE:
         raise RefusedError(say("byte {offset} asks to run code ({opcode})", offset=offset, opcode=name))
@@ -313,20 +314,23 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 @opcode(0x6A)  # LONG_BINGET
 def _long_get(machine: Unpickler, pos: int) -> int:
-    machine.stack.append(machine.memo[int.from_bytes(machine.data[pos : pos + 4], "little")])
-    return pos + 4
+    after = machine.need(pos, 4)
+    machine.stack.append(machine.memo[int.from_bytes(machine.data[pos:after], "little")])
+    return after
 
 
 @opcode(0x71)  # BINPUT
 def _put(machine: Unpickler, pos: int) -> int:
+    after = machine.need(pos, 1)
     machine.put(machine.data[pos])
-    return pos + 1
+    return after
 
 
 @opcode(0x72)  # LONG_BINPUT
 def _long_put(machine: Unpickler, pos: int) -> int:
-    machine.put(int.from_bytes(machine.data[pos : pos + 4], "little"))
-    return pos + 4
+    after = machine.need(pos, 4)
+    machine.put(int.from_bytes(machine.data[pos:after], "little"))
+    return after
 
 
 @opcode(0x94)  # MEMOIZE

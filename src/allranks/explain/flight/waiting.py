@@ -16,6 +16,7 @@ from .words import SHOWN, Words, group_text, ranks_text
 
 if TYPE_CHECKING:
     from .columns import Call
+    from .job import GroupTrace
 
 _UNDER_WAY_S = 0.5
 """A wait that had lasted no longer when the dump was written may be that of a running job."""
@@ -260,6 +261,31 @@ def _stuck(words: Words, found: Gathering) -> Finding:
             "if the job had hung: look for network or device errors (NCCL_DEBUG=INFO, dmesg, Xid), and at what else "
             "runs on the device's streams; if it ran, this call was merely under way"
         ),
+    )
+
+
+def straggler(words: Words, group: GroupTrace, position: int, late: dict[int, int]) -> Finding:
+    """Ranks that came late to a call that then went well."""
+    call = words.call_at(group, late, position)
+    ranks = tuple(sorted(late))
+    message = say(
+        "all calls ended well; {ranks} came {seconds} s late to call #{position} of {group}, {call} at {place}, and "
+        "kept the others waiting",
+        ranks=ranks_text(ranks),
+        seconds=f"{max(late.values()) / 1e9:.1f}",
+        position=position,
+        group=group_text(group),
+        call=described(call),
+        place=words.place(call),
+    )
+    return Finding(
+        fault="slow-rank",
+        severity=Severity.INFO,
+        confidence=Confidence.MEASURED,
+        message=message,
+        location=words.location(call),
+        ranks=ranks,
+        evidence=words.histories(group, [ranks[0]], position + 1),
     )
 
 

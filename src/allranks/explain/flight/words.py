@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...findings import Evidence, Location, Text, say
 from .agreement import apart, described, user_lines
+from .columns import clean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +41,10 @@ def ranks_text(ranks: tuple[int, ...]) -> Text:
 
 def group_text(group: GroupTrace) -> Text:
     """A process group in words."""
-    if group.description in ("", "undefined", group.name):
-        return say("process group {name}", name=group.name)
-    return say("process group {name} ({description})", name=group.name, description=group.description)
+    name = clean(group.name)
+    if group.description in ("", "undefined", name):
+        return say("process group {name}", name=name)
+    return say("process group {name} ({description})", name=name, description=group.description)
 
 
 class Words:
