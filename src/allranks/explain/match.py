@@ -82,9 +82,8 @@ class Incident:
     lines: list[Line] = field(default_factory=list)
     last: int = 0
     """Number of the last line of its last occurrence."""
-    raised: bool = False
-    """True when it has a traceback."""
-    stack: tuple[Frame, ...] = ()
+    error: Raised | None = None
+    """The exception with its whole stack, of the first occurrence; None for lines without a traceback."""
     time: float | None = None
 
     @property
@@ -96,6 +95,11 @@ class Incident:
     def signature(self) -> str:
         """The name of the table's row, or ""."""
         return self.readings[0].signature if self.readings else ""
+
+    @property
+    def raised(self) -> bool:
+        """True when it has a traceback."""
+        return self.error is not None
 
     @property
     def order(self) -> tuple[str, int]:
@@ -271,7 +275,7 @@ class _Reading:
             key,
             Incident(
                 role, readings, raised.type, raised.text, frame, shown[0] if shown else traceback.lines[0],
-                call=call_of(raised.frames), raised=True, stack=tuple(raised.frames), time=self._time(raised.first),
+                call=call_of(raised.frames), error=raised, time=self._time(raised.first),
             ),
             origin, rank, shown,
         )  # fmt: skip

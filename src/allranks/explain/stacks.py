@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..world import Frame
 from .logs import Line, plain
 from .match import Incident, Story, call_of
-from .raised import is_user
+from .raised import Raised, is_user
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,8 @@ def _add(story: Story, command: str, rank: int | None, frames: list[Frame], head
     frame = next((frame for frame in reversed(frames) if frame.user), None)
     call = call_of(frames)
     known = story.incidents.setdefault(
-        ("stopped", call, frame), Incident("stopped", [], "", "", frame, head, call=call, raised=True)
+        ("stopped", call, frame),
+        Incident("stopped", [], "", "", frame, head, call=call, error=Raised(frames=frames)),
     )
     known.count += 1
     known.ranks.add(rank)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..faults import catalogue
 from ..findings import Confidence, Evidence, Finding, Location, Severity, Text, say
 from . import waits
+from .narrow import Narrowed, narrow
 from .ranks import named, ranks_of
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class Verdict:
     others: list[tuple[str, Text]] = field(default_factory=list)
     """Other possibilities: fault and how to tell."""
     sure: bool = False
-    related: tuple[Location, ...] = ()
+    narrowed: Narrowed | None = None
+    """The statement at fault, where the source is at hand."""
     severity: Severity | None = None
 
 
@@ -171,7 +174,11 @@ def _best_placed(same: list[Incident]) -> Incident | None:
     placed = [incident for incident in same if incident.frame is not None]
     if placed and not placed[0].anonymous:
         return placed[0]
-    return max(placed, key=lambda incident: (incident.count, len(incident.stack)), default=None)
+    return max(
+        placed,
+        key=lambda incident: (incident.count, len(incident.error.frames) if incident.error else 0),
+        default=None,
+    )
 
 
 def _possible(signature: str, likelihood: float, first: Incident) -> bool:
@@ -263,23 +270,33 @@ def _by_wait(waiting: waits.Waiting, story: Story) -> Verdict:
     frame = next((incident.frame for incident in waiting.incidents if incident.frame is not None), None)
     words = [story.launch.last_words[rank] for rank in waiting.ranks if rank in story.launch.last_words]
     lines += [line for line in words[:2] if line not in lines]
-    return Verdict(
+    verdict = Verdict(
         waiting.fault, waiting.message, waiting.ranks, frame, waiting.fix, lines, waiting.incidents,
         waiting.others, sure=waiting.sure,
     )  # fmt: skip
+    if waiting.fault in ("slow-rank", "early-exit"):
+        ended = waiting.fault == "early-exit"
+        verdict.narrowed = narrow(waiting.incidents, waiting.ranks, ended=ended, folder=Path.cwd())
+    return verdict
 
 
 # ---------------------------------------------------------------------------------------------------- findings
 
 
 def _finding(verdict: Verdict, story: Story) -> Finding:
+    place, message = _location(verdict.frame), verdict.message
+    related: tuple[Location, ...] = ()
+    if verdict.narrowed is not None:
+        waits_here = _location(verdict.frame, say("the others wait here"))
+        place, related = verdict.narrowed.location, (waits_here,) if waits_here else ()
+        message = say("{what}: {how}", what=message, how=verdict.narrowed.how)
     return Finding(
         fault=verdict.fault,
         severity=verdict.severity or catalogue()[verdict.fault].severity,
         confidence=Confidence.MEASURED if verdict.sure else Confidence.INFERRED,
-        message=verdict.message,
-        location=_location(verdict.frame),
-        related=verdict.related,
+        message=message,
+        location=place,
+        related=related,
         ranks=verdict.ranks,
         evidence=tuple(_evidence(verdict, story)),
         fix=verdict.fix,
