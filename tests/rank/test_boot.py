@@ -15,10 +15,8 @@ from allranks.run.launch import BOOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-PYTHONS = [sys.executable] + sorted(
-    path for path in glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
-    if re.search(r"/3\.(8|9|1\d)\.", path)
-)  # fmt: skip
+_INSTALLED = glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python"))
+PYTHONS = [sys.executable, *sorted(path for path in _INSTALLED if re.search(r"/3\.(8|9|1\d)\.", path))]
 JOB = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo", world_size=1, rank=0)
@@ -51,7 +49,8 @@ def test_the_guest_works_in_every_python(host: Host, python: str) -> None:
 def test_the_call_sites_are_the_users_lines(host: Host, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch.distributed as dist\n\ndef main():\n    dist.init_process_group('gloo', rank=0, world_size=1)\n\nmain()\n"
+        "import torch.distributed as dist\n\ndef main():\n"
+        "    dist.init_process_group('gloo', rank=0, world_size=1)\n\nmain()\n"
     )
     subprocess.run([sys.executable, script], env=host.environment(FAKE), check=True, timeout=60)
     host.collect()

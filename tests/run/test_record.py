@@ -31,12 +31,14 @@ def test_every_call_of_every_rank_is_seen(seen: Run) -> None:
     assert seen.status == 0
     assert seen.slugs() == []
     direct = [
-        ("allreduce", "op=dist.ReduceOp.MAX"), ("allreduce", "dist.ReduceOp.MIN"), ("broadcast", "dist.broadcast(t, src=1)"),
+        ("allreduce", "op=dist.ReduceOp.MAX"), ("allreduce", "dist.ReduceOp.MIN"),
+        ("broadcast", "dist.broadcast(t, src=1)"),
         ("reduce", "dist.reduce("), ("allgather", "dist.all_gather("), ("allgather_into", "all_gather_into_tensor"),
         ("gather", "dist.gather("), ("scatter", "dist.scatter("), ("reduce_scatter", "reduce_scatter_tensor"),
         ("alltoall", "all_to_all_single"), ("barrier", "dist.barrier"), ("monitored_barrier", "monitored_barrier"),
         ("all_gather_object", "all_gather_object"), ("broadcast_object_list", "broadcast_object_list"),
-        ("gather_object", "dist.gather_object"), ("allreduce", "functional.all_reduce"), ("allreduce", "(torch.ones(1))"),
+        ("gather_object", "dist.gather_object"), ("allreduce", "functional.all_reduce"),
+        ("allreduce", "(torch.ones(1))"),
     ]  # fmt: skip
     expected = [(op, line_of("everything.py", text)) for op, text in direct]
     for rank in (0, 1):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 LOOK_AROUND_S = 1.0
+SETTLE_S = 0.35
 CONFIRM_S = 0.6
 """How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
 LAUNCHER_S = 3.0
@@ -207,7 +208,14 @@ class Watch:
             return []
 
     def _confirmed(self) -> bool:
-        """Asks all blocked ranks once more; True when the job is still dead and they still stand there."""
+        """Asks all blocked ranks once more; True when the job is still dead and they still stand there.
+
+        Where two calls do not pair, one blocked rank proves it; the others may have a moment to block as well, so
+        that the report can say where.
+        """
+        settled = time.monotonic() + SETTLE_S
+        while any(s.wait is None for s in self._living()) and time.monotonic() < settled:
+            self.turn()
         blocked = [s for s in self._living() if s.wait is not None]
         for standing in blocked:
             self._number += 1
