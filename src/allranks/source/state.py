@@ -84,6 +84,8 @@ class Frame:
     """True for code that does not communicate: unknown conditions in it are not told apart."""
     maybe: list[Value] = field(default_factory=list)
     """What it may have returned under such conditions."""
+    left: Kind | None = None
+    """How such conditions differ between ranks under which it, or what called it, may have been left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -428,6 +430,7 @@ class State:
     def record(self, kind: str, name: str, node: ast.AST, **more: Any) -> trace.Event:
         """Adds an event at `node` to the trace."""
         event = trace.Event(kind, name, self.guard, self.here(node), self.branch, within=self.within, **more)
+        event.doubt = worse(self.doubt, self.frame.left)
         self.items.append(event)
         return event
 
@@ -436,6 +439,8 @@ class State:
         self.items.append(trace.Exit(how, self.guard, self.here(node), self.branch))
         if self.doubt is None:
             self.guard = 0
+        else:
+            self.frame.left = worse(self.frame.left, self.doubt)
 
     # Declared here, defined in the layers above.
 
@@ -481,6 +486,11 @@ def parts_of(value: Value) -> list[Value]:
     if type(value) is Table:
         return [*value.items.values(), *([value.rest] if value.rest is not None else [])]
     return []
+
+
+def worse(one: Kind | None, other: Kind | None) -> Kind | None:
+    """The greater of two kinds, where there are any."""
+    return max((k for k in (one, other) if k is not None), default=None)
 
 
 def _sources(value: Value, depth: int = 0) -> Iterator[frozenset[Instance]]:

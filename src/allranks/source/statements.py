@@ -11,7 +11,7 @@ from .decisions import symbols_of
 from .interest import NOT_FINITE
 from .iteration import Iteration
 from .lanes import ALL
-from .state import Catcher
+from .state import Catcher, worse
 from .values import (
     ABSENT,
     NONE,
@@ -232,6 +232,7 @@ class Statements(Iteration):
             return
         if self.doubt is not None:
             frame.maybe.append(self.doubtful(ABSENT, value))
+            frame.left = worse(frame.left, self.doubt)
             return
         if frame.maybe:
             frame.maybe.append(value)
@@ -288,6 +289,8 @@ class Statements(Iteration):
         """True when it is not known whether this is raised at all; not so for a loss that is not finite: for that
         the other ranks wait while this one goes down."""
         branch = self.branch
+        if self.frame.rough:
+            return True
         if branch is None or not symbols_of(branch.after) - symbols_of(branch.before):
             return False
         test = getattr(branch.site.node, "test", None)

@@ -93,6 +93,8 @@ class Event:
     communicates: int = 0
     hidden: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
+    doubt: Kind | None = None
+    """How the condition differs between ranks under which it may not be reached at all; None when `guard` says all."""
 
 
 @dataclass(slots=True, eq=False)
