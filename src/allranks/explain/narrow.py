@@ -14,6 +14,7 @@ from ..findings import Location, Text, say
 from ..judge.parting import part
 from ..judge.weigh import Cause, Side
 from ..source import flow
+from ..source.files import blocks
 from ..source.program import Program
 from ..world import CallKind, Frame, Signature, World
 from .ranks import named
@@ -117,6 +118,26 @@ def narrow(
     return None
 
 
+def narrow_apart(one: Incident, other: Incident, folder: Path) -> Narrowed | None:
+    """The statement at which two ranks parted that stand in different calls; None where the source does not say."""
+    sources = Sources(folder)
+    sides = []
+    for incident in (one, other):
+        site = sources.site(incident.error) if incident.error is not None else ()
+        call = CallKind(Signature(incident.call or "collective"), site)
+        sides.append(Side(tuple(sorted(incident.ranks)), site, call))
+    if not all(side.site for side in sides):
+        return None
+    try:
+        parting = part(World(root=str(folder)), sources.program, sides[0], sides[1])
+    except Exception:  # strange source must not cost the verdict
+        return None
+    if parting.cause not in _LIKELY or parting.frame is None or parting.line is None:
+        return None
+    how = say("here the ranks may part")
+    return Narrowed(sources.at(parting.frame, parting.line, how), how)
+
+
 def _branch(
     sources: Sources, site: tuple[Frame, ...], incident: Incident, missing: tuple[int, ...]
 ) -> Narrowed | None:
@@ -144,36 +165,49 @@ def _branch(
 def _work_before(sources: Sources, site: tuple[Frame, ...], missing: tuple[int, ...]) -> Narrowed | None:
     """Work before the call that only the missing ranks do."""
     frame = site[-1]
-    source = sources.program.read(Path(frame.path))
-    function = sources.program.function_at(frame.path, frame.line)
-    first = function.line if function is not None else 1
-    for line in range(frame.line - 1, max(first, frame.line - 200) - 1, -1):
-        if not source.line(line).lstrip().startswith("if ") or not missing:
-            continue
-        differs = flow.variation(sources.program, frame.path, line)
+    if not missing:
+        return None
+    for branch in reversed(_branches_before(sources, frame)):
+        differs = flow.variation(sources.program, frame.path, branch.lineno)
         only = differs.ranks == frozenset(missing)
         if differs.ranks is None and differs.cause == "rank" and len(missing) == 1:
-            only = _asks_for(source.statement_at(line), missing[0])
-        if only and not _communicates(sources, frame, source.statement_at(line)):
-            how = say("only {ranks} do what stands in this branch before the call", ranks=named(missing))
-            return Narrowed(sources.at(frame, line, how), how)
+            only = _asks_for(branch, missing[0])
+        if only and not _communicates(sources, frame, branch):
+            how = say("before the call stands work for {ranks} only", ranks=named(missing))
+            return Narrowed(sources.at(frame, branch.lineno, how), how)
     return None
 
 
-def _communicates(sources: Sources, frame: Frame, branch: ast.stmt | None) -> bool:
+def _branches_before(sources: Sources, frame: Frame) -> list[ast.If]:
+    """The branches that a rank has passed on its way to a line, in its function, in order."""
+    function = sources.program.function_at(frame.path, frame.line)
+    tree = sources.program.read(Path(frame.path)).tree
+    block: list[ast.stmt] = list(getattr(function.node if function is not None else tree, "body", []))
+    passed: list[ast.If] = []
+    while block:
+        passed += [
+            one for one in block if isinstance(one, ast.If) and (one.end_lineno or one.lineno) < frame.line
+        ]
+        around = next(
+            (one for one in block if one.lineno <= frame.line <= (one.end_lineno or one.lineno)), None
+        )
+        inner = [part for part in (blocks(around) if around is not None else []) if part]
+        block = next(
+            (part for part in inner if part[0].lineno <= frame.line <= (part[-1].end_lineno or 0)), []
+        )
+    return passed
+
+
+def _communicates(sources: Sources, frame: Frame, branch: ast.stmt) -> bool:
     """True when a collective stands in the branch itself."""
-    if branch is None:
-        return True
     inside = range(branch.lineno, (branch.end_lineno or branch.lineno) + 1)
     made = (one for line in inside for one in flow.communicates(sources.program, frame.path, line))
     return any(one.location.path == frame.path and one.location.line in inside for one in made)
 
 
-def _asks_for(statement: ast.stmt | None, rank: int) -> bool:
+def _asks_for(branch: ast.If, rank: int) -> bool:
     """True for `if rank == N and ...`: the branch is for this rank, under more conditions that are not known."""
-    if not isinstance(statement, ast.If):
-        return False
-    test = statement.test
+    test = branch.test
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     return any(
         isinstance(part, ast.Compare)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..faults import catalogue
 from ..findings import Confidence, Evidence, Finding, Location, Severity, Text, say
 from . import waits
-from .narrow import Narrowed, narrow
+from .narrow import Narrowed, narrow, narrow_apart
 from .ranks import named, ranks_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def findings(story: Story) -> list[Finding]:
     verdict = _verdict(story)
     found: list[Finding] = []
     if verdict is not None:
+        _narrow(verdict)
         found.append(_finding(verdict, story))
         found += [_possibility(verdict, fault, how) for fault, how in verdict.others]
         found += _consequences(verdict, story)
@@ -270,14 +271,23 @@ def _by_wait(waiting: waits.Waiting, story: Story) -> Verdict:
     frame = next((incident.frame for incident in waiting.incidents if incident.frame is not None), None)
     words = [story.launch.last_words[rank] for rank in waiting.ranks if rank in story.launch.last_words]
     lines += [line for line in words[:2] if line not in lines]
-    verdict = Verdict(
+    return Verdict(
         waiting.fault, waiting.message, waiting.ranks, frame, waiting.fix, lines, waiting.incidents,
         waiting.others, sure=waiting.sure,
     )  # fmt: skip
-    if waiting.fault in ("slow-rank", "early-exit"):
-        ended = waiting.fault == "early-exit"
-        verdict.narrowed = narrow(waiting.incidents, waiting.ranks, ended=ended, folder=Path.cwd())
-    return verdict
+
+
+def _narrow(verdict: Verdict) -> None:
+    """Looks for the statement at fault in source that lies here."""
+    folder = Path.cwd()
+    if verdict.fault in ("slow-rank", "early-exit"):
+        ended = verdict.fault == "early-exit"
+        verdict.narrowed = narrow(verdict.incidents, verdict.ranks, ended=ended, folder=folder)
+    elif verdict.fault == "collective-order":
+        apart = {incident.frame: incident for incident in verdict.incidents if incident.error is not None}
+        if len(apart) > 1:
+            one, other = list(apart.values())[:2]
+            verdict.narrowed = narrow_apart(one, other, folder)
 
 
 # ---------------------------------------------------------------------------------------------------- findings
@@ -288,8 +298,13 @@ def _finding(verdict: Verdict, story: Story) -> Finding:
     related: tuple[Location, ...] = ()
     if verdict.narrowed is not None:
         waits_here = _location(verdict.frame, say("the others wait here"))
-        place, related = verdict.narrowed.location, (waits_here,) if waits_here else ()
-        message = say("{what}: {how}", what=message, how=verdict.narrowed.how)
+        if verdict.fault == "collective-order":
+            there = verdict.narrowed.location
+            same = place is not None and (place.path, place.line) == (there.path, there.line)
+            related = () if same else (there,)
+        else:
+            place, related = verdict.narrowed.location, (waits_here,) if waits_here else ()
+            message = say("{what}: {how}", what=message, how=verdict.narrowed.how)
     return Finding(
         fault=verdict.fault,
         severity=verdict.severity or catalogue()[verdict.fault].severity,
