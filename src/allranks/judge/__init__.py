@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..source.program import Program
+from . import silent
 from .case import Case, side_of
 from .compare import Deviation, first_deviation
 from .failures import Blame, Failure, failures
@@ -38,6 +39,7 @@ def judge(world: World, *, final: bool = False, stall_s: float = 60.0) -> list[F
         root = waiting.RULES.first(case)
     found = [root] if root is not None else []
     if final:
+        found += silent.findings(case, root)
         found += [f for rule in launch.NOTES if (f := rule.judge(case)) is not None]
     return found
 

@@ -1,0 +1,29 @@
+"""Faults of a job that goes on or has ended well and is wrong all the same: the findings of all rules that see them.
+
+A rule says nothing where another fault explains what it sees; so several findings may stand beside each other,
+errors before warnings before notes, and within one severity in the order of the groups and their rules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..findings import Severity
+from .rules import buffers, gradients, precision
+
+if TYPE_CHECKING:
+    from ..findings import Finding
+    from .case import Case
+
+GROUPS = (gradients.RULES, precision.RULES, buffers.RULES)
+
+
+def findings(case: Case, root: Finding | None = None) -> list[Finding]:
+    """What the hooks of the ranks saw go wrong without a word, the worst first.
+
+    Beside a `root` that ended the job, or would have, only errors are told: the rest waits for a run that gets through.
+    """
+    found = [finding for rules in GROUPS for finding in rules.every(case)]
+    if root is not None and root.severity is Severity.ERROR:
+        found = [f for f in found if f.severity is Severity.ERROR and f.fault != root.fault]
+    return sorted(found, key=lambda finding: -finding.severity.weight)
