@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -24,6 +25,9 @@ from ..findings import BlindSpot, Evidence, Finding, Location, Report, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+_TELLING = re.compile(r"(?i)\.(py|md|sh|bash|slurm|sbatch|rst|txt|ya?ml|job)$|^[^.]+$")
+"""Names that can change what is found: modules, packages, and documents that say how a script is started."""
 
 LIMIT_BYTES = 64 * 1024 * 1024
 """The oldest reports go when the folder grows beyond this."""
@@ -80,7 +84,7 @@ def key(question: Iterable[str], files: Iterable[Path], texts: Mapping[Path, str
         parts.append(f"{file}\0{same}")
     for folder in sorted(folders):
         with contextlib.suppress(OSError):
-            parts += sorted(name for name in os.listdir(folder) if name.endswith(".py") or "." not in name)
+            parts += sorted(name for name in os.listdir(folder) if _TELLING.search(name))
     return digest("\n".join(parts).encode("utf-8", "surrogateescape"))
 
 

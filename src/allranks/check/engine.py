@@ -170,9 +170,10 @@ class _Run:
 
     @property
     def read(self) -> list[Path]:
-        """The files of the programs beside those that were asked for."""
+        """What was read of the programs beside the files that were asked for."""
         parts = {path for entry in self.program.entries for path in self.program.closure(entry.path)}
-        return sorted(parts - set(self.files))
+        documents: dict[Path, object] = self.program.kept.get("commands", {})
+        return sorted({*parts, *documents} - set(self.files))
 
     def _mended(self, finding: Finding) -> Finding:
         path = Path(finding.location.path) if finding.location else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..source.decisions import Choice, kind_of
 from ..source.execution import runs
-from ..source.lanes import ALL, LANES, WORLDS, RankSet
+from ..source.lanes import ALL, LANES, MANY_NODES, WORLDS, RankSet
 from ..source.trace import Attempt, Event, Item, Loop, Site
 from ..source.values import Either, Instance, Items, Kind, Mixed, PerLane, Table, Unknown, Value, Walk
 
@@ -110,13 +110,30 @@ class Scene:
 
     # Who
 
-    def reach(self, guard: Guard) -> Reach:
-        """Who reaches something under `guard`, whatever its uniform conditions turn out to be."""
+    def reaches(self, event: Event, *, files: bool = False) -> Reach:
+        """Who reaches an event, whatever the uniform conditions turn out to be.
+
+        With `files`, a condition on whether a file is there counts as uniform: the ranks share their disk.
+        """
+        found = self.reach(event.guard, files=files)
+        if event.doubt is not None and event.doubt > Kind.UNIFORM:
+            return Reach(found.many, found.ranks, files and event.doubt is Kind.DATA and found.sure)
+        return found
+
+    def by_all(self, event: Event) -> bool:
+        """True when several ranks of one node surely reach an event."""
+        found = self.reaches(event)
+        return found.many == SEVERAL and found.sure
+
+    def reach(self, guard: Guard, *, files: bool = False) -> Reach:
+        """The same for what stands under `guard`."""
         many, ranks, sure = NOBODY, 0, True
         for mask, symbols in self._leaves(guard, ()):
-            if any(self._parts(s) for s in symbols):
+            if any(self._parts(s, files) for s in symbols):
                 sure = sure and mask == 0
                 continue
+            if self.one_node:
+                mask &= ~MANY_NODES
             many = max(many, _many(mask))
             ranks |= mask
         return Reach(many, RankSet(ranks), sure)
@@ -132,10 +149,10 @@ class Scene:
             return sum(1 << i for i, item in enumerate(value.items) if holds(item))
         return ALL if holds(value) else 0
 
-    def _parts(self, number: int) -> bool:
-        """True for a condition that may differ between ranks; a file is there for all of them or for none."""
+    def _parts(self, number: int, files: bool) -> bool:
+        """True for a condition that may differ between ranks."""
         symbol = self.run.decisions.symbols[number]
-        if symbol.origin is not None and symbol.origin.cause == "file":
+        if files and symbol.origin is not None and symbol.origin.cause == "file":
             return False
         return symbol.kind > Kind.UNIFORM
 
@@ -181,6 +198,11 @@ class Scene:
     # Processes
 
     @cached_property
+    def one_node(self) -> bool:
+        """True when the program spawns its ranks itself and joins them under the local one: its job has one node."""
+        return any(self.child(e.site) and _is_local_rank(e.args.get("rank")) for e in self.of("init"))
+
+    @cached_property
     def _spawned(self) -> frozenset[object]:
         return frozenset(event.site.node for event in self.of("spawn"))
 
@@ -207,6 +229,13 @@ class Scene:
         """The calls that lead to an event in another function, outermost first; empty where it takes none."""
         chain = event.site.chain()
         return tuple(site.location() for site in chain) if len(chain) > 1 else ()
+
+
+def _is_local_rank(value: Value | None) -> bool:
+    """True for the local rank on every lane."""
+    if not isinstance(value, PerLane):
+        return False
+    return [getattr(item, "value", None) for item in value.items] == [lane.local_rank for lane in LANES]
 
 
 def _many(mask: int) -> int:

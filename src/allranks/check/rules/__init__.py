@@ -57,7 +57,7 @@ def finds(*faults: str) -> Callable[[Judge], Judge]:
 def registered() -> Iterator[Rule]:
     """Every rule, in the order of the groups' files."""
     # Not at the top: each of them imports this module for `finds`.
-    for group in GROUPS:
+    for group in (*GROUPS, "devices"):
         if find_spec(f"{__name__}.{group}"):
             import_module(f"{__name__}.{group}")
     yield from _RULES

@@ -10,7 +10,7 @@ from ...findings import Finding, Location, Severity, say
 from ...source.lanes import LANES
 from ...source.values import NONE, Const, Instance, Items, Kind, PerLane, Unknown, Value
 from ..loaders import Share, constant, distributed_sampler, given, loaders_of, samplers_of, share
-from ..scene import PER_NODE, SEVERAL, Scene, leaves, scenes
+from ..scene import PER_NODE, Scene, leaves, scenes
 from . import finds, found
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def data_not_sharded(program: Program) -> Iterator[Finding]:
 
 def _same_samples(scene: Scene, loop: Loop) -> Iterator[Finding]:
     backward = next(e for e in scene.inside(loop, "backward"))
-    reach = scene.reach(backward.guard)
-    if reach.many != SEVERAL or not scene.shared(backward) or not _data_parallel(scene):
+    if not scene.by_all(backward) or not scene.shared(backward) or not _data_parallel(scene):
         return
     for loader in loaders_of(loop.over):
         made = next((e for e in scene.of("loader") if e.result is loader), None)
@@ -198,7 +197,7 @@ def _told_wrong(scene: Scene, event: Event) -> Iterator[Finding]:
         )
         return
     wrong = _differs_from(rank, "rank") or _differs_from(size, "world_size")
-    if wrong:
+    if wrong and not scene.one_node:
         yield found(
             "sampler-misconfigured",
             scene.location(event),
@@ -230,14 +229,10 @@ def seed_not_shared(program: Program) -> Iterator[Finding]:
     """A split or order that all ranks must agree on is drawn by each with a randomness of its own."""
     for scene in scenes(program):
         for event in scene.of("split"):
-            if (
-                "generator" in event.args
-                or scene.reach(event.guard).many != SEVERAL
-                or not scene.shared(event)
-            ):
+            if "generator" in event.args or not scene.by_all(event) or not scene.shared(event):
                 continue
             seed = last_seed(scene, event, "torch.")
-            if seed is None or scene.differs(_seed(seed)) >= Kind.NODE:
+            if seed is None or _own_seed(_seed(seed)):
                 yield found(
                     "seed-not-shared",
                     scene.location(event),
@@ -255,11 +250,7 @@ def seed_not_shared(program: Program) -> Iterator[Finding]:
         for event in scene.of("sampler"):
             made = event.result
             seed_value = event.args.get("seed", NONE)
-            if (
-                isinstance(made, Instance)
-                and made.kind == "distributed_sampler"
-                and scene.differs(seed_value) >= Kind.NODE
-            ):
+            if isinstance(made, Instance) and made.kind == "distributed_sampler" and _own_seed(seed_value):
                 yield found(
                     "seed-not-shared",
                     scene.location(event),
@@ -268,6 +259,14 @@ def seed_not_shared(program: Program) -> Iterator[Finding]:
                     fix=say("DistributedSampler wants one seed for all ranks"),
                 )
         yield from _drawn_orders(scene)
+
+
+def _own_seed(value: Value) -> bool:
+    """True for a seed that surely is each rank's own: computed from the rank, the time, what was drawn."""
+    if isinstance(value, PerLane):
+        # Anything but constants may be one value that reached the ranks by two ways.
+        return all(isinstance(item, Const) for item in value.items)
+    return isinstance(value, Unknown) and value.kind >= Kind.NODE
 
 
 def _drawn_orders(scene: Scene) -> Iterator[Finding]:
@@ -339,7 +338,7 @@ def seed_not_distinct(program: Program) -> Iterator[Finding]:
             if not _SIZED.match(name) or not loops or event.args.get("generator", NONE) is not NONE:
                 continue
             trains = any(scene.inside(loop, "backward") for loop in loops)
-            if not trains or scene.reach(event.guard).many != SEVERAL or not scene.shared(event):
+            if not trains or not scene.by_all(event) or not scene.shared(event):
                 continue
             seed = last_seed(scene, event, "torch.")
             if (
@@ -409,12 +408,16 @@ def eval_padded(program: Program) -> Iterator[Finding]:
                 made = next((e for e in scene.of("sampler") if e.result is sampler), None)
                 if made is None:
                     continue
+                size = _size(given(sampler, "dataset"))
+                if size is not None and size % 2 == 0:
+                    continue
                 yield found(
                     "eval-padded",
                     scene.location(made),
                     say(
                         "the sampler repeats samples until every rank has as many, and the metric counts them twice"
                     ),
+                    severity=Severity.WARNING if size is not None else Severity.INFO,
                     related=[loop.site.location(say("evaluated here"))],
                     condition=say("when the number of samples is not a multiple of the number of ranks"),
                     call_path=scene.path(made),
@@ -422,6 +425,24 @@ def eval_padded(program: Program) -> Iterator[Finding]:
                         "give each rank a slice without padding, or drop what was repeated before counting"
                     ),
                 )
+
+
+def _size(dataset: Value) -> int | None:
+    """The number of samples of a data set that is told it; None when it is not to be seen.
+
+    An even number may fit any usual number of ranks; an odd one fits none.
+    """
+    if not isinstance(dataset, Instance):
+        return None
+    for name, value in dataset.fields.items():
+        number = constant(value)
+        if (
+            type(number) is int
+            and number > 1
+            and (name in ("0", "size", "length") or re.search(r"^n$|num|samples", name))
+        ):
+            return number
+    return None
 
 
 def _summed(scene: Scene, loop: Loop) -> bool:

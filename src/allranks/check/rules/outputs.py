@@ -71,7 +71,7 @@ def _writing(event: Event, many: int) -> Text:
 
 def _shared_target(scene: Scene, event: Event) -> int:
     """How many ranks surely write the one target of an event; NOBODY when it is a rank's own or not known."""
-    reach = scene.reach(event.guard)
+    reach = scene.reaches(event, files=event.kind == "load")
     if not reach.sure or reach.many in (NOBODY, ONE) or not scene.shared(event):
         return NOBODY
     for target in _targets(event):
@@ -128,13 +128,13 @@ def checkpoint_race(program: Program) -> Iterator[Finding]:
 
 def _read_too_soon(scene: Scene, event: Event, saves: list[Event]) -> Iterator[Finding]:
     """A load on several ranks of what one rank has just saved, without a collective between them."""
-    if scene.reach(event.guard).many < PER_NODE or not scene.shared(event):
+    if scene.reaches(event).many < PER_NODE or not scene.shared(event):
         return
     for save in reversed(saves):
         if scene.order(save) > scene.order(event) or not _same_target(save, event):
             continue
         between = scene.between(save, event)
-        one = scene.reach(save.guard).many == ONE
+        one = scene.reaches(save).many == ONE
         if one and not any(e.communicates == 2 for e in between):
             yield found(
                 "checkpoint-race",
@@ -278,7 +278,7 @@ def metric_not_reduced(program: Program) -> Iterator[Finding]:
         for event in scene.of("scheduler_step"):
             metric = event.args.get("metrics", NONE)
             loop = _own_samples(scene, metric)
-            if loop is not None and scene.reach(event.guard).many >= PER_NODE and scene.shared(event):
+            if loop is not None and scene.reaches(event).many >= PER_NODE and scene.shared(event):
                 yield found(
                     "metric-not-reduced",
                     scene.location(event),
@@ -360,7 +360,7 @@ def output_from_every_rank(program: Program) -> Iterator[Finding]:
 
 
 def _shown_by_all(scene: Scene, event: Event) -> bool:
-    reach = scene.reach(event.guard)
+    reach = scene.reaches(event)
     if reach.many != SEVERAL or not reach.sure or not scene.shared(event):
         return False
     args = [*event.extra.get("args", ()), *event.args.values()]
