@@ -19,11 +19,9 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# Extract the English sentences, carry them into the Chinese catalogue, compile it.
+# Carry the English sentences of the code into the Chinese catalogue, and compile it.
 messages: $(STAMP)
-	$(BIN)/pybabel extract -q -k say --no-location --sort-output -o build/allranks.pot src/allranks
-	$(BIN)/pybabel update -q -D allranks -i build/allranks.pot -d src/allranks/messages -l zh --no-wrap --omit-header
-	$(BIN)/pybabel compile -q -D allranks -d src/allranks/messages
+	$(BIN)/python tools/messages.py
 
 # torch is asked for by its exact version, first and alone: a range would take a build for CUDA, gigabytes larger.
 $(STAMP): pyproject.toml

@@ -27,6 +27,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from allranks import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -127,9 +129,13 @@ def update() -> Catalog:
     catalog = Catalog(
         locale="zh",
         project="allranks",
+        version=__version__,
+        last_translator="The allranks developers",
+        language_team="Chinese (simplified)",
+        msgid_bugs_address="see the project page",
         header_comment=HEADER,
         creation_date=old.creation_date,
-        revision_date=None,
+        fuzzy=False,
     )
     for sentence in sorted(now):
         held = old.get(sentence)
