@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
@@ -35,16 +36,32 @@ def test_an_uncaught_exception_is_told_with_its_lines(host: Host) -> None:
         "print('skipped', e)",
     ],
 )
-def test_a_swallowed_exception_is_told(host: Host, handler: str) -> None:
-    code = (
+def test_a_swallowed_exception_is_told(host: Host, tmp_path: Path, handler: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
         "import logging, traceback\n" + IMPORT + "log = logging.getLogger()\n"
         "dist.init_process_group('gloo', rank=0, world_size=1)\n"
         f"try:\n    [][3]\nexcept IndexError as e:\n    {handler}\n"
     )
-    assert host.run(sys.executable, code).returncode == 0
+    subprocess.run(
+        [sys.executable, script], env=host.environment(FAKE), check=True, timeout=60, capture_output=True
+    )
+    host.collect()
     (found,) = exceptions(host)
     assert found[0] in ("logged", "handled")
     assert found[1:] == ("IndexError", "list index out of range")
+
+
+def test_what_a_library_catches_is_no_news(host: Host, tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "careful.py").write_text(
+        "import logging\n\ndef run():\n    try:\n        [][3]\n    except IndexError as e:\n"
+        "        print('no'); logging.warning('none')\n"
+    )
+    code = IMPORT + "dist.init_process_group('gloo', rank=0, world_size=1)\nimport careful; careful.run()"
+    assert host.run(sys.executable, code, paths=(FAKE, library)).returncode == 0
+    assert exceptions(host) == []
 
 
 def test_one_exception_seen_twice_is_one(host: Host) -> None:

@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_SPEAKERS = (__name__, "logging", "traceback")
+"""Modules that stand between a user's except block and the guest."""
 LIMIT = 200
 """Exceptions told in full; a program that raises thousands tells its story in the first ones and the last."""
 
@@ -54,9 +56,15 @@ class Failures:
             self.guest.failed(problem)
 
     def tell_current(self, how: str = "logged") -> None:
-        """Reports the exception that is being handled at this moment, if any."""
+        """Reports the exception that the user's code is handling at this moment, if it is the user's code that asks
+        to print or log; what libraries catch among themselves is no news."""
         error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, (StopIteration, GeneratorExit, SystemExit)):
+        if error is None or isinstance(error, (StopIteration, GeneratorExit, SystemExit)):
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__", "").startswith(_SPEAKERS):
+            frame = frame.f_back
+        if frame is not None and stack.describe(frame.f_code).owner == stack.USER:
             self.tell(error, how)
 
     def install(self) -> None:

@@ -69,6 +69,7 @@ def install(guest: Any) -> None:
     failures = guest.failures = failure.Failures(guest)
     wanted: dict[str, Hook] = {
         "torch.distributed.distributed_c10d": lambda module: _distributed(guest, module),
+        "torch._dynamo.eval_frame": lambda module: hide(),
         "torch.nn.parallel.distributed": lambda module: failure.wrap_ddp(failures, module),
         "torch.utils.data.dataloader": lambda module: _loaders(guest, module),
         "torch.multiprocessing.spawn": lambda module: failure.wrap_spawn(failures, module),
@@ -99,6 +100,28 @@ def _guarded(guest: Any, function: Hook) -> Hook:
             guest.failed(error)
 
     return hook
+
+
+def hide() -> None:
+    """Keeps torch.compile from compiling the guest's own functions: a kernel called from C++ is a frame like any
+    other to it. Called when either of the two has come."""
+    homes = ("torch._dynamo.eval_frame", "torch._C._dynamo.eval_frame")  # it moved between versions
+    skips: list[Any] = [getattr(sys.modules.get(name), "skip_code", None) for name in homes]
+    skip = skips[0] or skips[1]
+    if skip is None:
+        return
+    package = __name__.rpartition(".")[0] + "."
+    todo = [
+        value.__code__
+        for name, module in list(sys.modules.items())
+        if name.startswith(package)
+        for value in list(vars(module).values())
+        if hasattr(value, "__code__") and value.__module__ == name
+    ]
+    while todo:
+        code = todo.pop()
+        skip(code)
+        todo += [inner for inner in code.co_consts if hasattr(inner, "co_code")]
 
 
 def _loaders(guest: Any, module: Any) -> None:

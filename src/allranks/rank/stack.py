@@ -20,6 +20,12 @@ KEY_DEPTH = 32
 SITE_DEPTH = 200
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSTALLED = (
+    "/site-packages/",
+    "/dist-packages/",
+    "/torchinductor_",
+    os.environ.get("TORCHINDUCTOR_CACHE_DIR") or "\0",
+)
 _CWD = os.getcwd()
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _BIN = os.path.join(sys.prefix, "bin") + os.sep
@@ -48,7 +54,7 @@ def _owner(path: str) -> int:
         return USER if path.startswith(("<stdin", "<ipython")) else LIBRARY
     if path.startswith(_torch_folder()):
         return TORCH
-    if path.startswith((_STDLIB, _BIN)) or "/site-packages/" in path or "/dist-packages/" in path:
+    if path.startswith((_STDLIB, _BIN)) or any(mark in path for mark in _INSTALLED):
         return LIBRARY
     return USER
 
@@ -117,8 +123,18 @@ _PLAIN = (
     "torch/distributed/_functional_collectives.py",
     "torch/distributed/device_mesh.py",
     "/typing_extensions.py",  # `deprecated` wraps some of them
+    # What runs compiled code, and the code itself.
+    "torch/_dynamo/",
+    "torch/_inductor/",
+    "torch/_functorch/",
+    "torch/_higher_order_ops/",
+    "torch/_ops.py",
+    "torch/fx/",
+    "torch/nn/modules/module.py",
+    "<eval_with_key>",
+    "/torchinductor_",
 )
-"""Files whose functions are collectives by name: who calls them knows that he communicates."""
+"""Files whose functions are collectives by name, or pass a call on: who calls them knows that he communicates."""
 
 _INSIDE = (
     ("SyncBatchNorm", ("torch/nn/modules/_functions.py", "torch/nn/modules/batchnorm.py")),
@@ -140,7 +156,7 @@ def inside(walked: list[Any]) -> str:
     for code, _ in walked:
         if code.owner == USER:
             break
-        if not code.path.endswith(_PLAIN):
+        if not any(mark in code.path for mark in _PLAIN):
             between.append(code)
     if not between:
         return ""
@@ -152,7 +168,7 @@ def inside(walked: list[Any]) -> str:
     if methods:
         return "DDP.__init__" if "__init__" in methods else "DDP.backward" if backward else "DDP.forward"
     for code in between:
-        if code.owner == LIBRARY and "-packages/" in code.path:
+        if code.owner == LIBRARY and "-packages/" in code.path and not code.path.startswith("<"):
             return code.path.split("-packages/", 1)[1].split("/", 1)[0].split(".", 1)[0]
     return "DDP.backward" if backward else between[-1].function
 

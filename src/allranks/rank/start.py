@@ -111,11 +111,12 @@ class Guest:
         self.listen()
         if self._library is not None:
             return
-        from . import failure, kernel
+        from . import failure, kernel, late
 
         failure.watch_handled(self.failures)
         try:
             self._library = kernel.register(self, self.torch, self.c10d)
+            late.hide()
         except Exception as error:
             self._library = False
             self.send("blind", "operators", "%s: %s" % (type(error).__name__, str(error)[:300]))
