@@ -43,11 +43,12 @@ from .values import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_DEEPEST = 24
+_DEEPEST = 16
 _TALKING = frozenset(
     ("ddp", "fsdp", "ds_engine", "accelerator", "fabric", "metric", "lightning_trainer", "optimizer")
 )
 """Kinds of objects that may communicate, wherever they are passed."""
+_MODELS = ("module", "lightning_module")
 _BASES = (
     (re.compile(r"torch\.optim\.\w*(Optimizer|SGD|Adam\w*)$"), "optimizer"),
     (re.compile(r"(IterableDataset|IterDataPipe)$"), "iterable_dataset"),
@@ -212,7 +213,7 @@ class Calls(Statements):
             bare.decorators = []
             result: Value = bare
             frame = self.frame
-            self.frame = Frame(Scope(function.closure), function.home, None, self.guard)
+            self.frame = Frame(Scope(function.closure), function.home, None, self.absolute)
             for decorator in reversed(function.decorators):
                 applied = self._apply(self.evaluate(decorator), result, decorator)
                 result = applied if type(applied) in (FunctionValue, Partial, Method, Instance) else result
@@ -245,7 +246,10 @@ class Calls(Statements):
             return False
         if self.calls.count(function.node) >= 2:
             return False
-        if isinstance(function.node, ast.Lambda) or self.matters(function):
+        of_model = function.owner is not None and self.kind_of_class(function.owner) in _MODELS
+        if isinstance(function.node, ast.Lambda) or (self.communicates if of_model else self.matters)(
+            function
+        ):
             return True
         if function.closure is not None and any(
             type(v) is FunctionValue and self.matters(v) for v in function.closure.names.values()
@@ -322,7 +326,7 @@ class Calls(Statements):
         missing = [p.arg for p in (*positional, *spec.kwonlyargs) if p.arg not in names]
         if missing:
             frame = self.frame
-            self.frame = Frame(Scope(function.closure), function.home, None, self.guard)
+            self.frame = Frame(Scope(function.closure), function.home, None, self.absolute)
             for name in missing:
                 default = defaults.get(name)
                 if default is not None:
@@ -350,20 +354,25 @@ class Calls(Statements):
         self, function: FunctionValue, scope: Scope, node: ast.AST, run: Callable[[], None],
         on_yield: Callable[[Value], None] | None = None,
     ) -> Value:  # fmt: skip
-        outer, outer_site, branch = self.frame, self.site, self.branch
+        outer, outer_site, branch, entry = self.frame, self.site, self.branch, self.guard
         self.site = self.here(node)
         owner = f"{function.owner.name}." if function.owner is not None else ""
-        frame = self.frame = Frame(scope, function.home, function, self.guard, name=owner + function.name)
+        frame = Frame(scope, function.home, function, self.absolute, name=owner + function.name)
         frame.rough = self._is_rough(function, scope)
         doubt, self.doubt = self.doubt, self.doubt if frame.rough else None
+        self.frame, self.guard = frame, ALL
         if on_yield is not None:
             inner_site = self.site
 
             def at_yield(value: Value) -> None:
                 # What stands at the yield belongs to the caller.
+                here = self.guard
+                inside = self.guard = self.decisions.both(entry, here)
                 self.frame, self.site = outer, outer_site
                 on_yield(value)
+                left = self.decisions.minus(inside, self.guard)
                 self.frame, self.site = frame, inner_site
+                self.guard = self.decisions.minus(here, left)
 
             frame.on_yield = at_yield
         self.calls.append(function.node)
@@ -373,7 +382,7 @@ class Calls(Statements):
         finally:
             self.calls.pop()
             self.frame, self.site, self.branch, self.doubt = outer, outer_site, branch, doubt
-            self.guard = self.decisions.either(self.guard, frame.returned)
+            self.guard = self.decisions.both(entry, self.decisions.either(self.guard, frame.returned))
         if frame.maybe and frame.returned == 0:
             return self._one_of([*frame.maybe, NONE])
         return frame.result
@@ -410,7 +419,7 @@ class Calls(Statements):
         """Fills a class with its methods and fields."""
         frame = self.frame
         scope = Scope(cls.closure)
-        self.frame = Frame(scope, cls.home, frame.function, self.guard, name=cls.name)
+        self.frame = Frame(scope, cls.home, frame.function, self.absolute, name=cls.name)
         cls.bases = [self.evaluate(base) for base in cls.node.bases if not isinstance(base, ast.Starred)]
         self.run_block(cls.node.body)
         self.frame = frame
@@ -443,12 +452,12 @@ class Calls(Statements):
 
     def kind_of_class(self, cls: ClassValue) -> str:
         """The kind of library object that a class descends from; empty for none."""
-        for base in self.lineage(cls):
-            if type(base) is External:
-                for pattern, kind in _BASES:
-                    if pattern.search(base.name):
-                        return kind
-        return ""
+        if cls.kind is None:
+            cls.kind = ""
+            for base in self.lineage(cls):
+                if type(base) is External and not cls.kind:
+                    cls.kind = next((kind for pattern, kind in _BASES if pattern.search(base.name)), "")
+        return cls.kind
 
     def varying(self, cls: ClassValue) -> frozenset[str]:
         """The attributes that methods of a class other than `__init__` bind."""
@@ -485,8 +494,8 @@ class Calls(Statements):
 
     def _builds(self, cls: ClassValue, init: FunctionValue, kind: str) -> bool:
         """True when `__init__` is run: models are only looked into where they matter."""
-        if kind in ("module", "lightning_module"):
-            return self.matters(init)
+        if kind in _MODELS:
+            return self.communicates(init)
         short = (
             (init.node.end_lineno or 0) - init.node.lineno < 80
             if not isinstance(init.node, ast.Lambda)
@@ -522,7 +531,7 @@ class Calls(Statements):
                 return Method(value, name, method) if role == "class" else method
             return self._class_field(value, name) or self.fresh(Kind.UNKNOWN, label=name)
         if type(value) is Table and name in value.items:
-            return self.settle(value.items[name])
+            return self.settle_shared(value.items[name])
         if type(value) is Super and value.receiver.cls is not None:
             method = self.method_of(value.receiver.cls, name, value.owner)
             return Method(value.receiver, name, method)
@@ -531,13 +540,13 @@ class Calls(Statements):
     def _class_field(self, cls: ClassValue, name: str) -> Value | None:
         for base in self.lineage(cls):
             if type(base) is ClassValue and name in base.fields:
-                return self.settle(base.fields[name])
+                return self.settle_shared(base.fields[name])
         return None
 
     def _instance_attribute(self, value: Instance, name: str, node: ast.AST) -> Value:
         held = value.fields.get(name)
         if held is not None:
-            return self.settle(held)
+            return self.settle_shared(held)
         if value.cls is not None:
             method = self.method_of(value.cls, name)
             if method is not None:

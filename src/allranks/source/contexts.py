@@ -106,7 +106,7 @@ class Contexts(Calls):
 
     def _enter_suppress(self, node: ast.AST, body: Callable[[], None]) -> None:
         """contextlib.suppress: an attempt whose handler does nothing."""
-        attempt = trace.Attempt(self.here(node), self.guard, self.branch)
+        attempt = trace.Attempt(self.here(node), self.absolute, self.branch)
         self.items.append(attempt)
         outer, self.items = self.items, attempt.items
         body()

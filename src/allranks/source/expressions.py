@@ -94,14 +94,17 @@ class Expressions(State):
     def look_up(self, name: str) -> Value:
         """What a name stands for here."""
         scope: Scope | None = self.frame.scope
-        while scope is not None:
-            value = scope.names.get(name)
-            if value is not None:
-                return self.settle(value)
-            scope = scope.outer
-        value = self.frame.home.names.get(name)
+        value = scope.names.get(name) if scope is not None else None
         if value is not None:
             return self.settle(value)
+        while scope is not None and scope.outer is not None:
+            scope = scope.outer
+            value = scope.names.get(name)
+            if value is not None:
+                return self.settle_shared(value)
+        value = self.frame.home.names.get(name)
+        if value is not None:
+            return self.settle_shared(value)
         if name in _BUILTINS:
             return External(f"builtins.{name}")
         if name == "__name__":
@@ -134,7 +137,7 @@ class Expressions(State):
         if type(value) is Unknown:
             changed = self.sidetable.get(("attribute", value.key, name))
             if changed is not None:
-                return self.settle(changed)
+                return self.settle_shared(changed)
             if node is self.calling:
                 return Method(value, name)
             kind = Kind.UNIFORM if name in _SHAPELESS else value.kind
@@ -151,7 +154,7 @@ class Expressions(State):
     def _member(self, value: LocalModule, name: str) -> Value:
         found = value.names.get(name)
         if found is not None:
-            return self.settle(found)
+            return self.settle_shared(found)
         folder = value.module.path.parent
         if value.module.path.name == "__init__.py":
             for path in (folder / f"{name}.py", folder / name / "__init__.py"):
@@ -519,7 +522,7 @@ class Expressions(State):
         key = ("item", self.key_of(value), self.key_of(index))
         changed = self.sidetable.get(key)
         if changed is not None:
-            return self.settle(changed)
+            return self.settle_shared(changed)
         label = str(index.value) if type(index) is Const and isinstance(index.value, str) else ""
         return self.settle(self.derived(key, (value, index), label=label))
 
@@ -527,7 +530,7 @@ class Expressions(State):
         if type(index) is Const and type(index.value) is int:
             inside = -len(value.items) <= index.value < len(value.items)
             if inside and (value.rest is None or index.value >= 0):
-                return self.settle(value.items[index.value])
+                return self.settle_shared(value.items[index.value])
         if type(index) is PerLane and value.rest is None:
             picked = [self._item_of_list(value, i, node) for i in index.items]
             if all(type(i) is Const for i in index.items):
@@ -547,7 +550,7 @@ class Expressions(State):
         if type(index) is Const and _hashable(index.value):
             held = value.items.get(index.value)
             if held is not None:
-                return self.settle(held)
+                return self.settle_shared(held)
             if value.factory is not None:
                 made = value.items[index.value] = self.call(value.factory, [], {}, node)
                 return made

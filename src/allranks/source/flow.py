@@ -139,6 +139,9 @@ def variation(program: Program, path: str | Path, line: int) -> Variation:
     if worst.origin is not None:
         reason = Location(worst.origin.path, worst.origin.line, role=say("the value begins to differ here"))
     cause = worst.origin.cause if worst.origin is not None else ""
+    if worst.kind is Kind.UNKNOWN and cause == "file":
+        # Mostly a shared disk, so nothing to warn of; but it may be what parted two ranks.
+        return Variation(Kind.DATA, None, "", reason, cause)
     mask = mask_under(worst.passed, lambda _: True)
     if worst.kind in (Kind.NODE, Kind.RANK) and mask > 0:
         ranks = RankSet(mask)

@@ -42,6 +42,23 @@ _TELLING = re.compile(
     r"|is_main\w*|is_master\w*|\w*accelerator|fabric|set_device|environ|getenv|parse_args|add_argument|makedirs|mkdir"
     r"|get_world\w*|master_only|load_state_dict|yield|clip_grad\w*|write_text|shutil|MPI|hvd|copytree"
 )
+_FOREIGN = frozenset(
+    (
+        "torch",
+        "nn",
+        "F",
+        "np",
+        "os",
+        "sys",
+        "timm",
+        "json",
+        "math",
+        "logging",
+        "transformers",
+        "wandb",
+        "time",
+    )
+)
 _TOKEN = re.compile(r"([A-Za-z_]\w*)?([.@]?)\b([A-Za-z_]\w*)[ ]?(\(?)")
 _SAYS, _TELLS, _CHECKS, _RAISES = 1, 2, 4, 8
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
@@ -59,7 +76,9 @@ class _Closure:
     """The functions with a word, and those that name them. A method is named by `.name`, a class or function by
     its name."""
 
-    def __init__(self) -> None:
+    def __init__(self, whole_classes: bool) -> None:
+        self.whole_classes = whole_classes
+        """Whether what makes an object of a class counts as naming all its methods, or only `__init__`."""
         self.told: set[Key] = set()
         self.names: set[str] = set()
         self.classes: set[str] = set()
@@ -70,9 +89,11 @@ class _Closure:
         new = {name}
         if owner:
             self.classes.add(owner)
-            new = {owner, f".{name}"} if _OWN_NAME.fullmatch(name) and name[:2] != "__" else {owner}
+            new = {owner} if self.whole_classes or name == "__init__" else set()
+            if _OWN_NAME.fullmatch(name) and name[:2] != "__":
+                new.add(f".{name}")
         elif name not in _COMMON:
-            new = {name, f".{name}"}
+            new.add(f".{name}")
         new -= self.names
         self.names |= new
         return new
@@ -86,8 +107,8 @@ class Interest:
         self._files: set[Path] = set()
         self._words: dict[Key, frozenset[str]] = {}
         self._owner: dict[Key, tuple[str, str]] = {}
-        self._telling = _Closure()
-        self._communicating = _Closure()
+        self._telling = _Closure(whole_classes=True)
+        self._communicating = _Closure(whole_classes=False)
 
     def add(self, paths: list[Path]) -> None:
         """Reads more files, and settles what matters again."""
@@ -128,7 +149,7 @@ class Interest:
             says, self._words[key] = _heard(text, match.end(), end)
             if says & (_TELLS | _SAYS):
                 self._telling.tell(key, *self._owner[key])
-            if says & _SAYS or says & (_CHECKS | _RAISES) == _CHECKS | _RAISES:
+            if says & _SAYS or says & (_CHECKS | _RAISES) == (_CHECKS | _RAISES):
                 self._communicating.tell(key, *self._owner[key])
 
     def speaks(self, text: str) -> bool:
@@ -156,8 +177,8 @@ class Interest:
 
 
 def _heard(text: str, start: int, end: int) -> tuple[int, frozenset[str]]:
-    """(what the words of a piece of code say, the names that it calls, decorates with or, if they look like
-    classes, mentions; names after a dot with the dot)."""
+    """(what the words of a piece of code say, the names that it calls or decorates with; names after a dot with
+    the dot)."""
     says, names = 0, set()
     for token in set(_TOKEN.findall(text, start, end)):
         kind, name = _weighed(token)

@@ -241,13 +241,13 @@ class Iteration(Expressions):
     ) -> None:
         """One Loop of the trace."""
         kind, origin = turns
-        loop = trace.Loop(self.here(node), self.guard, self.branch, turns=kind, origin=origin, over=over)
+        loop = trace.Loop(self.here(node), self.absolute, self.branch, turns=kind, origin=origin, over=over)
         loop.within = self.within
         self.items.append(loop)
         outer, self.items = self.items, loop.items
         try:
             body(element)
-            loop.again = self.guard
+            loop.again = self.absolute
         finally:
             self.items = outer
 
@@ -319,7 +319,7 @@ class Iteration(Expressions):
 
             self.loop(NONE, node, turn, (kind, seen.origin), NONE)
             self.branch = branch
-            endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+            endless = isinstance(node.test, ast.Constant) and bool(node.test.value) and not self.frame.rough
             self.guard = left if endless else self.decisions.either(self.guard, left)
             return broke
 

@@ -212,7 +212,7 @@ class Libraries(Standard):
         module = c.named.get("module", c.args[0] if c.args else NONE)
         for option in options(module):
             if type(option) is Instance:
-                self.store(option.fields, "sync_bn", TRUE, ALL)
+                option.fields["sync_bn"] = TRUE
         return module
 
     def _act_prepare(self, c: Call) -> Value:
@@ -246,7 +246,7 @@ class Libraries(Standard):
     # Process groups and collectives
 
     def _act_initialise(self, c: Call) -> Value:
-        self.initialised = self.decisions.either(self.initialised, self.guard)
+        self.initialised = self.decisions.either(self.initialised, self.absolute)
         if isinstance(c.node, ast.Call):
             for keyword in c.node.keywords:
                 # Whatever it was computed from: what is passed as the rank is the rank.
@@ -483,7 +483,8 @@ class Libraries(Standard):
                 inner = next((o for o in options(inner) if type(o) is Instance), NONE)
         if type(inner) is Instance and inner.cls is not None:
             forward = self.method_of(inner.cls, "forward")
-            if forward is not None and (self.matters(forward) or any(map(self.talks, inner.fields.values()))):
+            talking = any(self.talks(v, 1, strict=True) for v in inner.fields.values())
+            if forward is not None and (self.communicates(forward) or talking):
                 result = self.call_function(forward, [inner, *args], keywords, node)
         found = self.fresh(like=(*args, *keywords.values(), *([result] if result is not None else [])))
         if value.kind in _WRAPPED and "no_grad" not in self.within:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,7 @@ from .values import ClassValue, FunctionValue, Instance, LocalModule, Scope, Val
 
 if TYPE_CHECKING:
     import ast
+    from collections.abc import Iterator
     from pathlib import Path
 
     from . import trace
@@ -83,7 +86,8 @@ class Machine(Libraries):
         self.interest.add(closure)
         self.launch = entry.launch
         self.expects_group = any("init_process_group(" in self.program.text(p) for p in closure)
-        self.run_module(module, "__main__")
+        with deep_recursion():
+            self.run_module(module, "__main__")
         return self.finished(entry.module, None)
 
     def run_alone(self, function: Function) -> Run:
@@ -92,11 +96,12 @@ class Machine(Libraries):
         self.initialised = ALL
         module = LocalModule(function.module)
         self.modules[function.module.path] = module
-        self.run_module(module)
-        self.items = []
-        value = self._found(module, function)
-        if value is not None:
-            self._call_alone(module, *value)
+        with deep_recursion():
+            self.run_module(module)
+            self.items = []
+            value = self._found(module, function)
+            if value is not None:
+                self._call_alone(module, *value)
         return self.finished(function.module, function)
 
     def _found(self, module: LocalModule, function: Function) -> tuple[FunctionValue, Value | None] | None:
@@ -150,3 +155,14 @@ class Machine(Libraries):
             {number: key for key, number in self._keys.items()},
             {key[1]: value for key, value in self.sidetable.items() if key[0] == "kept"},
         )
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Room for programs whose calls go deep: following one call takes a dozen of Python's own."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 8000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)

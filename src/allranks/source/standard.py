@@ -471,7 +471,7 @@ class Standard(Contexts):
     def _act_seed_generator(self, c: Call) -> Value:
         if type(c.receiver) is Instance:
             seed = c.args[0] if c.args else self.fresh(Kind.DATA, self.origin(c.node, "random"))
-            self.store(c.receiver.fields, "seed", seed, ALL)
+            self.store(c.receiver.fields, "seed", seed)
         return c.receiver
 
     # Methods of values
@@ -480,10 +480,10 @@ class Standard(Contexts):
         """A method of a list, tuple, set or deque."""
         if name in ("append", "add", "appendleft") and args:
             kind = self.decisions.kind_of_guard(self.guard, ALL)
-            if kind > Kind.UNKNOWN and self.guard != self.frame.base:
+            if kind > Kind.UNKNOWN:
                 value.uneven = (kind, self.cause_of(NONE, self.guard))
             inside = bool(self.frame.loops)
-            if not inside and self.guard == ALL and value.rest is None and len(value.items) < 16:
+            if not inside and self.absolute == ALL and value.rest is None and len(value.items) < 16:
                 value.items.append(args[0])
             else:
                 value.rest = self._one_of([*([value.rest] if value.rest is not None else []), args[0]])
@@ -535,7 +535,7 @@ class Standard(Contexts):
                     )
                 if value.rest is None:
                     if name == "setdefault":
-                        self.store(value.items, key.value, default, ALL)
+                        self.store(value.items, key.value, default, kept=True)
                     return default
             return self.item(value, key, node)
         if name in ("items", "values", "keys"):
@@ -546,7 +546,7 @@ class Standard(Contexts):
             for arg in (*args, Table(dict(named))):
                 if type(arg) is Table:
                     for key_, item in arg.items.items():
-                        self.store(value.items, key_, item, ALL)
+                        self.store(value.items, key_, item, kept=True)
                     value.rest = value.rest or arg.rest
                 else:
                     value.rest = self.fresh(like=(arg,))

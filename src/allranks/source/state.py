@@ -56,6 +56,8 @@ SIZE_NAME = re.compile(
 
 _DEPTH, _BREADTH = 4, 12
 """How far into containers one looks."""
+_OPTIONS = 2
+"""How many of the alternatives of a mixed value are followed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +70,7 @@ class LoopState:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """A running function or module: `base` are the lanes that entered it."""
+    """A running function or module: `base` are the lanes that entered it. Inside, guards are relative to it."""
 
     scope: Scope
     home: LocalModule
@@ -205,19 +207,28 @@ class State:
         self.sidetable["kept", id(value)] = value
         return id(value)
 
+    @property
+    def absolute(self) -> Guard:
+        """The active lanes: of those that entered the function, those that are still here."""
+        if self.guard == ALL:
+            return self.frame.base
+        return self.decisions.both(self.frame.base, self.guard)
+
     def settle(self, value: Value) -> Value:
         """`value` as the active lanes see it now, after what was changed in place."""
         if type(value) is Unknown:
             changed = self.replaced.get(value.key)
-            if changed is None:
-                return value
-            # What took its place may have been changed in turn.
-            seen = self.decisions.restrict(changed, self.guard)
-            return self.settle(seen) if type(seen) is Unknown and seen.key != value.key else seen
+            return value if changed is None else self.decisions.restrict(changed, self.absolute)
         if type(value) is Either or type(value) is PerLane:
             seen = self.decisions.restrict(value, self.guard)
             return self.settle(seen) if type(seen) is Unknown else seen
         return value
+
+    def settle_shared(self, value: Value) -> Value:
+        """The same of what lives outside of the function that runs."""
+        if type(value) is Either or type(value) is PerLane:
+            return self.settle(self.decisions.restrict(value, self.absolute))
+        return self.settle(value) if type(value) is Unknown else value
 
     def change(self, value: Value, kind: Kind, origin: Origin | None = None, depth: int = 0) -> None:
         """Makes `value`, and what it holds, differ between ranks as `kind` says from now on (in place)."""
@@ -247,7 +258,7 @@ class State:
         """An element of a container that a collective filled."""
         if type(value) in (Instance, Unknown, Absent):
             return value
-        return self.decisions.select(self.guard, Unknown(next(self._fresh), kind, origin), value)
+        return self.decisions.select(self.absolute, Unknown(next(self._fresh), kind, origin), value)
 
     # Conditions
 
@@ -308,9 +319,17 @@ class State:
         if type(value) is Either:
             holds = self.decisions.choice(value.symbol, ALL, 0)
             with self.under(self.decisions.both(self.guard, holds)):
-                high = self.map_lanes(self.settle(value.high), operate) if self.guard else ABSENT
+                high = (
+                    self.map_lanes(self.decisions.restrict(value.high, self.guard), operate)
+                    if self.guard
+                    else ABSENT
+                )
             with self.under(self.decisions.minus(self.guard, holds)):
-                low = self.map_lanes(self.settle(value.low), operate) if self.guard else ABSENT
+                low = (
+                    self.map_lanes(self.decisions.restrict(value.low, self.guard), operate)
+                    if self.guard
+                    else ABSENT
+                )
             return self.decisions.select(holds, high, low)
         if type(value) is PerLane:
             return self._each_lane(value, operate)
@@ -343,7 +362,7 @@ class State:
         return result
 
     def _each_option(self, value: Mixed, operate: Callable[[Value], Value]) -> Value:
-        results = [operate(option) for option in value.options[:4]]
+        results = [operate(option) for option in value.options[:_OPTIONS]]
         kind = max([value.kind, *map(self.kind, results)])
         return self.mix(results, kind, value.origin)
 
@@ -372,16 +391,30 @@ class State:
 
     # Names and fields
 
-    def store(self, names: dict[Any, Value], name: Any, value: Value, base: Guard) -> None:
-        """Binds `name` on the active lanes; `base` are the lanes for which `names` exists at all."""
-        if type(value) is Unknown and not value.label and type(name) is str:
+    def bind_name(self, names: dict[str, Value], name: str, value: Value) -> None:
+        """Binds a name of the function that runs, on the active lanes."""
+        if type(value) is Unknown and not value.label:
             value.label = name
         if self.doubt is not None:
             names[name] = self.doubtful(names.get(name, ABSENT), value)
-        elif self.guard is base or self.guard == base:
+        elif self.guard == ALL or name not in names:
             names[name] = value
         else:
-            names[name] = self.decisions.select(self.guard, value, names.get(name, ABSENT))
+            names[name] = self.decisions.select(self.guard, value, names[name])
+
+    def store(self, held: dict[Any, Value], key: Any, value: Value, kept: bool = False) -> None:
+        """Sets a field, an item or a global on the active lanes; with `kept`, that it is not there on the other
+        lanes is kept too."""
+        if type(value) is Unknown and not value.label and type(key) is str:
+            value.label = key
+        old = held.get(key, ABSENT)
+        guard = self.absolute
+        if self.doubt is not None:
+            held[key] = self.doubtful(old, value)
+        elif old is ABSENT and type(guard) is not int and not kept:
+            held[key] = value
+        else:
+            held[key] = self.decisions.select(guard, value, old)
 
     def doubtful(self, old: Value, new: Value) -> Value:
         """What a name holds when it is not known whether `new` was bound to it."""
@@ -429,14 +462,16 @@ class State:
 
     def record(self, kind: str, name: str, node: ast.AST, **more: Any) -> trace.Event:
         """Adds an event at `node` to the trace."""
-        event = trace.Event(kind, name, self.guard, self.here(node), self.branch, within=self.within, **more)
+        event = trace.Event(
+            kind, name, self.absolute, self.here(node), self.branch, within=self.within, **more
+        )
         event.doubt = worse(self.doubt, self.frame.left)
         self.items.append(event)
         return event
 
     def leave(self, how: str, node: ast.AST) -> None:
         """Records that the active lanes leave at `node`; what follows runs without them."""
-        self.items.append(trace.Exit(how, self.guard, self.here(node), self.branch))
+        self.items.append(trace.Exit(how, self.absolute, self.here(node), self.branch))
         if self.doubt is None:
             self.guard = 0
         else:

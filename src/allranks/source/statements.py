@@ -95,7 +95,7 @@ class Statements(Iteration):
 
     def extend(self, items: Items, more: Value) -> None:
         """`items += more`, in place."""
-        if type(more) is Items and self.guard == ALL and more.rest is None and len(items.items) < 32:
+        if type(more) is Items and self.absolute == ALL and more.rest is None and len(items.items) < 32:
             items.items += more.items
         else:
             items.rest = self._one_of(
@@ -128,11 +128,13 @@ class Statements(Iteration):
         if name in scope.declared_global:
             if type(value) is Const and type(value.value) in (int, float, bool):
                 value = self.fresh(label=name)
-            self.store(self.frame.home.names, name, value, ALL)
+            self.store(self.frame.home.names, name, value)
             return
         outer = scope.nonlocals.get(name)
-        names = outer.names if outer is not None else scope.names
-        self.store(names, name, value, self.frame.base)
+        if outer is not None:
+            self.store(outer.names, name, value)
+        else:
+            self.bind_name(scope.names, name, value)
 
     def set_attribute(self, value: Value, name: str, new: Value) -> None:
         """`value.name = new` on the active lanes."""
@@ -141,20 +143,20 @@ class Statements(Iteration):
             number = type(new) is Const and type(new.value) in (int, float, bool)
             if cls is not None and number and name in self.varying(cls):
                 new = self.fresh(label=name)
-            self.store(value.fields, name, new, ALL)
+            self.store(value.fields, name, new)
         elif type(value) is Unknown:
             key = ("attribute", value.key, name)
             if key not in self.sidetable:
                 self.sidetable[key] = self.derived(key, (value,), value.kind, name)
-            self.store(self.sidetable, key, new, ALL)
+            self.store(self.sidetable, key, new)
             if type(new) is Unknown and not new.label:
                 new.label = name
         elif type(value) is LocalModule:
-            self.store(value.names, name, new, ALL)
+            self.store(value.names, name, new)
         elif type(value) is ClassValue:
-            self.store(value.fields, name, new, ALL)
+            self.store(value.fields, name, new)
         elif type(value) is Table:
-            self.store(value.items, name, new, ALL)
+            self.store(value.items, name, new, kept=True)
         elif type(value) in (Either, PerLane, Mixed):
             self.for_lanes(value, lambda part: self.set_attribute(part, name, new))
         elif type(value) is External:
@@ -173,24 +175,24 @@ class Statements(Iteration):
         """`container[index] = value` on the active lanes."""
         if type(container) is Table:
             if type(index) is Const and isinstance(index.value, str | int | float | bool | None):
-                self.store(container.items, index.value, value, ALL)
+                self.store(container.items, index.value, value, kept=True)
             else:
                 container.rest = self._one_of([*([container.rest] if container.rest else []), value])
         elif type(container) is Items:
             if type(index) is Const and type(index.value) is int and 0 <= index.value < len(container.items):
                 held = container.items[index.value]
-                container.items[index.value] = self.decisions.select(self.guard, value, held)
+                container.items[index.value] = self.decisions.select(self.absolute, value, held)
             else:
                 container.rest = self._one_of([*([container.rest] if container.rest else []), value])
         elif type(container) is External:
             if container.name == "os.environ" and type(index) is Const:
                 self.record("environ", "os.environ", node, args={"key": index, "value": value})
-                self.store(self.sidetable, ("environ", index.value), value, ALL)
+                self.store(self.sidetable, ("environ", index.value), value)
         elif type(container) in (Either, PerLane, Mixed):
             self.for_lanes(container, lambda part: self.set_item(part, index, value, node))
         elif type(container) is Unknown:
             if type(index) is Const and isinstance(index.value, str):
-                self.store(self.sidetable, ("item", container.key, self.key_of(index)), value, ALL)
+                self.store(self.sidetable, ("item", container.key, self.key_of(index)), value)
             elif self.kind(value) > container.kind:
                 self.change(container, self.kind(value), self.cause_of(value, 0))
 
@@ -240,8 +242,8 @@ class Statements(Iteration):
         frame.result = (
             self.decisions.select(self.guard, value, frame.result) if frame.returned != 0 else value
         )
-        if frame.returned != 0 or self.guard != frame.base:
-            self.items.append(trace.Exit("return", self.guard, self.here(node), self.branch))
+        if frame.returned != 0 or self.guard != ALL:
+            self.items.append(trace.Exit("return", self.absolute, self.here(node), self.branch))
         frame.returned = self.decisions.either(frame.returned, self.guard)
         self.guard = 0
 
@@ -276,12 +278,12 @@ class Statements(Iteration):
                 or {"Exception", "BaseException"} & {*catcher.types}
             )
             if caught and (name != "SystemExit" or "SystemExit" in catcher.types):
-                catcher.raised = self.decisions.either(catcher.raised, self.guard)
+                catcher.raised = self.decisions.either(catcher.raised, self.absolute)
                 self.leave("raise", node)
                 return
         if self._ordinary_error():
             # An error ends the job, loudly: what is looked at is the run that has none.
-            self.items.append(trace.Exit("raise", self.guard, self.here(node), self.branch))
+            self.items.append(trace.Exit("raise", self.absolute, self.here(node), self.branch))
             return
         self.leave("raise", node)
 
@@ -312,7 +314,7 @@ class Statements(Iteration):
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
-            if isinstance(target, ast.Name) and self.guard == self.frame.base:
+            if isinstance(target, ast.Name) and self.guard == ALL:
                 self.frame.scope.names.pop(target.id, None)
 
     # Branches
@@ -394,7 +396,7 @@ class Statements(Iteration):
             self._roughly(node)
             return
         entry, branch = self.guard, self.branch
-        attempt = trace.Attempt(self.here(node), entry, branch)
+        attempt = trace.Attempt(self.here(node), self.absolute, branch)
         self.items.append(attempt)
         outer = self.items
         names = [_names(h.type) for h in node.handlers]
@@ -445,7 +447,7 @@ class Statements(Iteration):
             origin = self.origin(handler, "error")
             self._assign_name(handler.name, self.fresh(Kind.DATA, origin, handler.name))
         self.run_block(handler.body)
-        found.fell = self.guard
+        found.fell = self.absolute
         self.items = outer
         return found
 

@@ -193,7 +193,7 @@ class FunctionValue(Value):
 class ClassValue(Value):
     """A class of the program."""
 
-    __slots__ = ("bases", "closure", "fields", "home", "methods", "name", "node", "varying")
+    __slots__ = ("bases", "closure", "fields", "home", "kind", "methods", "name", "node")
 
     def __init__(self, node: ast.ClassDef, home: LocalModule, closure: Scope | None) -> None:
         self.node = node
@@ -203,8 +203,7 @@ class ClassValue(Value):
         self.bases: list[Value] | None = None
         self.methods: dict[str, FunctionValue] = {}
         self.fields: dict[str, Value] = {}
-        self.varying: frozenset[str] = frozenset()
-        """Attributes that methods other than `__init__` change: never taken as constants."""
+        self.kind: str | None = None
 
     def __repr__(self) -> str:
         return f"Class({self.name})"

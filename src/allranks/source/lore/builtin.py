@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..values import Kind
 from .effect import Effect
 
-_FILE = Effect("value", kind=Kind.DATA, cause="file")
+_FILE = Effect("value", kind=Kind.UNKNOWN, cause="file")
 _TIME = Effect("value", kind=Kind.DATA, cause="time")
 _LIKE = Effect("like")
 
@@ -124,8 +124,8 @@ NAMES: dict[str, Effect] = {
     "builtins.sum": _LIKE,
     "builtins.vars": Effect("pass", target="0"),
     "math.isnan": _LIKE,
-    "os.system": Effect("value", "shell", kind=Kind.DATA, cause="file"),
-    "subprocess.run": Effect("value", "shell", kind=Kind.DATA, cause="file"),
+    "os.system": Effect("value", "shell", kind=Kind.UNKNOWN, cause="file"),
+    "subprocess.run": Effect("value", "shell", kind=Kind.UNKNOWN, cause="file"),
     "subprocess.check_output": Effect("value", "shell"),
     "tqdm.tqdm": Effect("progress", "progress", ("iterable", "desc", "total", "leave", "file", "ncols", "mininterval",
                                                  "maxinterval", "miniters", "ascii", "disable"), target="iterable"),
@@ -193,8 +193,8 @@ METHODS: dict[tuple[str, str], Effect] = {
     ("file", "write"): Effect("value", "file_write", ("text",)),
     ("exit_stack", "enter_context"): Effect("enter_context", params=("cm",)),
     ("submitit", "submit"): Effect("submit", "spawn"),
-    ("*", "exists"): Effect("value", kind=Kind.DATA, cause="file"),
-    ("*", "is_file"): Effect("value", kind=Kind.DATA, cause="file"),
+    ("*", "exists"): Effect("value", kind=Kind.UNKNOWN, cause="file"),
+    ("*", "is_file"): Effect("value", kind=Kind.UNKNOWN, cause="file"),
     ("rng", "random"): Effect("drawn"),
     ("*", "set_description"): Effect("value"),
 }
