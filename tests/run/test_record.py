@@ -115,3 +115,15 @@ def test_loaders_and_what_was_swallowed(torchrun: Callable[..., Run]) -> None:
     assert (swallowed.type, swallowed.message, swallowed.handled) == ("ValueError", "bad sample", True)
     assert swallowed.frames[-1].line == line_of("swallows.py", "raise ValueError")
     assert Path(swallowed.frames[-1].path).name == "swallows.py"
+
+
+def test_without_operators_what_python_calls_is_still_seen(torchrun: Callable[..., Run]) -> None:
+    seen = torchrun("unwatched.py")
+    assert (seen.status, seen.slugs()) == (0, ["no-operators", "no-operators"])
+    ops = [op for op, _ in seen.ops(0)]
+    assert ops == ["allreduce", "broadcast", "allgather", "all_gather_object", "barrier"]
+    first = seen.call(0, "allreduce").signature
+    assert (first.reduce_op, first.dtype, first.shape) == ("MAX", "float32", ((2, 3),))
+    assert seen.call(0, "broadcast").signature.root == 1
+    sent, received = (seen.call(rank, op, p2p("0")).signature for rank, op in ((0, "send"), (1, "recv")))
+    assert ((sent.peer, sent.tag), (received.peer, received.tag)) == ((1, 7), (0, 7))

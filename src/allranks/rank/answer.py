@@ -19,6 +19,7 @@ _MARKS = {
     "recorded": "call",
     "kernel": "call",
     "direct_call": "call",
+    "recorded_call": "call",
     "waiting_call": "work",
     "store_call": "store",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 
-from . import wire
+from . import kernel, wire
 from .call import here
 
 TYPE_CHECKING = False
@@ -38,6 +38,75 @@ def wrap(guest: Any, torch: Any, c10d: Any) -> None:
         group.broadcast = _direct(
             guest, torch, group.broadcast, backend.broadcast, c10d.BroadcastOptions, None
         )
+
+
+METHODS = {
+    "allreduce": "allreduce_", "allreduce_coalesced": "allreduce_coalesced_", "broadcast": "broadcast_",
+    "reduce": "reduce_", "allgather": "allgather_", "_allgather_base": "_allgather_base_", "gather": "gather_",
+    "scatter": "scatter_", "reduce_scatter": "reduce_scatter_", "_reduce_scatter_base": "_reduce_scatter_base_",
+    "alltoall": "alltoall_", "alltoall_base": "alltoall_base_", "barrier": "barrier",
+    "monitored_barrier": "monitored_barrier_", "send": "send", "recv": "recv_", "recv_anysource": "recv_any_source_",
+}  # fmt: skip
+"""Methods of ProcessGroup -> the operators they call."""
+
+
+def record(guest: Any, c10d: Any) -> None:
+    """Records calls at the methods of ProcessGroup, where the operators cannot be watched: what Python calls is seen,
+    what C++ calls (DDP's reducer) is not."""
+    names = _reduce_names(c10d)
+    for name, operator in METHODS.items():
+        if hasattr(c10d.ProcessGroup, name):
+            setattr(
+                c10d.ProcessGroup,
+                name,
+                _recorded(guest, c10d, names, operator, getattr(c10d.ProcessGroup, name)),
+            )
+
+
+def _recorded(guest: Any, c10d: Any, names: dict[int, str], operator: str, original: Any) -> Any:
+    recorder = guest.recorder
+
+    @functools.wraps(original)
+    def recorded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if here.call is not None or guest.off:
+            return original(self, *args, **kwargs)
+        serial = 0
+        try:
+            group = recorder.group(self, c10d)
+            signature = _signature(operator, group, names, args, kwargs)
+            serial = recorder.enter(group, signature, sys._getframe(1), operator in kernel.P2P)
+        except Exception as error:
+            guest.failed(error)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            recorder.mark_old(serial, wire.RAISED)
+            raise
+        if serial and hasattr(result, "is_completed"):
+            recorder.issued(serial, result)
+        else:
+            recorder.mark_old(serial, wire.DONE)
+        return result
+
+    return recorded_call
+
+
+def _signature(operator: str, group: Any, names: dict[int, str], args: Any, kwargs: Any) -> tuple[Any, ...]:
+    opts = kwargs.get("opts", args[-1] if args else None)
+    root = getattr(opts, "rootRank", None)
+    reduce_op = getattr(opts, "reduceOp", None)
+    peer = group.global_rank(args[1]) if operator in ("send", "recv_") and len(args) > 1 else None
+    tag = args[-1] if operator in kernel.P2P and len(args) > 1 else None
+    tensors: Any = args[1] if "gather" in operator and len(args) > 1 else args[0] if args else None
+    while isinstance(tensors, (list, tuple)) and tensors:
+        tensors = tensors[0]
+    known = hasattr(tensors, "dtype") and operator not in ("alltoall_", "alltoall_base_", "scatter_")
+    return (
+        kernel.NAMES.get(operator, operator.strip("_")),
+        _reduce_name(names, reduce_op) if reduce_op is not None else None,
+        group.global_rank(root) if root is not None else None,
+        peer, tag, tensors.dtype if known else None, (tensors.shape,) if known else None, None,
+    )  # fmt: skip
 
 
 def _reduce_names(c10d: Any) -> dict[int, str]:

@@ -59,6 +59,8 @@ class Recorder:
         self.send = send
         self.groups: dict[int, Group] = {}
         """By id of the ProcessGroup."""
+        self.watched = False
+        """True once the operators are watched."""
         self.restart(ring)
 
     def restart(self, ring: Any) -> None:
@@ -96,7 +98,7 @@ class Recorder:
                 _timeout(pg),
             )
             made.ref = weakref.ref(pg)
-            if backend in DIRECT and made.ranks:
+            if self.watched and backend in DIRECT and made.ranks:
                 made.direct = pg._get_backend(sys.modules["torch"].device("cpu"))
             self.groups[id(pg)] = made
             return made

@@ -111,15 +111,20 @@ class Guest:
         self.listen()
         if self._library is not None:
             return
-        from . import failure, kernel, late
+        from . import failure, kernel, late, method
 
         failure.watch_handled(self.failures)
         try:
             self._library = kernel.register(self, self.torch, self.c10d)
+            self.recorder.watched = True
             late.hide()
         except Exception as error:
             self._library = False
             self.send("blind", "operators", "%s: %s" % (type(error).__name__, str(error)[:300]))
+            try:
+                method.record(self, self.c10d)
+            except Exception as problem:
+                self.failed(problem)
 
     def compiling(self) -> bool:
         """True while torch.compile traces the caller."""
