@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
-from .engine import explain
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine import explain
 
 __all__ = ["explain"]
+
+
+def __getattr__(name: str) -> Any:
+    # Dumps are read without the engine of logs, and without the source analysis that it brings: half a second.
+    if name == "explain":
+        from .engine import explain
+
+        return explain
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,15 +13,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...findings import say
-from .columns import RankTrace, Table, call_of
-from .shapes import Block, Fields, Next, Shape, join, learn, with_sizes
+from .columns import Calls, RankTrace, Table, call_of
+from .shapes import VARIES, Block, Fields, Next, Shape, join, learn, with_sizes
 from .unpickle import CutOffError, RefusedError, Unpickler
 
 MAX_SHAPES = 4096
 """Shapes and blocks held at a time, some 5 KB each."""
 RUN, SHORTEST_RUN = 64, 8
 """Entries in a block."""
+ENOUGH = 256
+"""Entries after which a file must have been recognised more often than not, or it is read by the machine alone."""
 _EMPTY_DICT, _SETITEMS = 0x7D, 0x75
+
+
+class _AgainError(Exception):
+    """An entry refers to a part of an earlier one that was recognised without being read."""
 
 
 class Book:
@@ -31,6 +37,7 @@ class Book:
         self.table = table
         self.shapes: dict[tuple[int, tuple[bytes, ...]], Shape] = {}
         self.blocks = 0
+        self.files = 0
         self.first = Next()
         """What files begin with."""
 
@@ -55,6 +62,8 @@ class EntryReader(Unpickler):
         super().__init__(data)
         self.trace = trace
         self.book = book
+        book.files += 1
+        self.file = book.files
         self.next = book.first
         self.mine: list[Shape] = []
         """The shapes that occurred in this file."""
@@ -67,11 +76,28 @@ class EntryReader(Unpickler):
         self.base = 0
         """Objects memoized before that entry."""
         self.malformed_entries = 0
+        self.plain = False
+        """True when no entry is to be recognised by its bytes: the file is not made that way."""
+        self.read_by_machine = 0
+        self.recognised = 0
 
     def read(self) -> dict[str, Any]:
         """Runs the dump through. Never raises: what is wrong with it becomes `trace.problem`."""
         try:
+            return self._read()
+        finally:
+            for shape in self.mine:  # a shape may live longer than what is known of this file
+                shape.calls = Calls()
+
+    def _read(self) -> dict[str, Any]:
+        try:
             dump = self.load()
+        except _AgainError:
+            self.trace.calls.clear()
+            self.trace.p2p.clear()
+            again = EntryReader(self.data[: self.end], self.trace, self.book)
+            again.plain = True
+            return again.read()
         except CutOffError:
             self.trace.problem = say("cut off at byte {offset}", offset=self.end)
             dump = self._unfinished()
@@ -113,7 +139,7 @@ class EntryReader(Unpickler):
     def in_entries(self) -> bool:
         """True when the next value is an entry of the dump: nothing above the mark of the outermost list."""
         stack, marks = self.stack, self.marks
-        if not marks or marks[-1] != len(stack) or type(stack[-1]) is not list:
+        if self.plain or not marks or marks[-1] != len(stack) or type(stack[-1]) is not list:
             return False
         return (len(marks) == 2 and marks[0] == 1 and stack[-2] == "entries") or (
             len(marks) == 1 and len(stack) == 1
@@ -123,8 +149,13 @@ class EntryReader(Unpickler):
         """The machine has read an entry, which ends at `pos`: take it, and remember its shape."""
         entry, begun, self.begun = self.stack.pop(), self.begun, None
         assert begun is not None
+        if any(value is VARIES or (type(value) is list and VARIES in value) for value in entry.values()):
+            raise _AgainError
         shape = learn(self, entry, begun, pos) if self.take(entry) else None
         self.single.clear()
+        self.read_by_machine += 1
+        if self.read_by_machine > ENOUGH and self.recognised < self.read_by_machine:
+            self.plain = True
         if shape is not None:
             shape = self.book.add(shape)
             self._bind(shape)
@@ -146,7 +177,7 @@ class EntryReader(Unpickler):
                     fields = shape.unpack(data, pos)
                 except struct.error:
                     continue
-                if fields[::2] == shape.constants and (shape.reader is self or self._bind(shape)):
+                if fields[::2] == shape.constants and (shape.bound == self.file or self._bind(shape)):
                     break
             else:
                 found = self._search(pos)
@@ -155,7 +186,10 @@ class EntryReader(Unpickler):
                 shape, fields = found
             if pos + shape.size > end:
                 return pos
-            if shape.put_field >= 0 and fields[shape.put_field] != len(memo):
+            first = len(memo)
+            if shape.put is not None and fields[shape.put_field] != first:
+                return pos
+            if shape.own and any(fields[at] != first + which for at, which in shape.own):
                 return pos
             memo.extend(shape.objects)
             pos = self._take_one(shape, fields, pos)
@@ -171,6 +205,7 @@ class EntryReader(Unpickler):
             self.single.clear()
             self.run_start = (self.next, pos, len(self.memo) - len(shape.objects))
         self.single.append((shape, kind))
+        self.recognised += 1
         self.next = shape.next
         pos += shape.size
         if len(self.single) == RUN:
@@ -195,7 +230,10 @@ class EntryReader(Unpickler):
         for block in self.next.blocks:
             if pos + block.size <= self.end and block.fits(self.data, pos) and self._bind_all(block):
                 fields = block.unpack(self.data, pos)
-                if block.put_field >= 0 and fields[block.put_field] != len(self.memo):
+                first = len(self.memo)
+                if block.put_field is not None and fields[block.put_field] != first:
+                    continue
+                if any(fields[at] != first + which for at, which in block.own):
                     continue
                 self.memo.extend(block.objects)
                 for lane in block.lanes:
@@ -206,6 +244,7 @@ class EntryReader(Unpickler):
                     calls.kinds.extend(lane.kinds)
                     calls.done += lane.done
                 self._close_run(pos)
+                self.recognised += RUN
                 self.next = block.next
                 return pos + block.size
         return pos
@@ -223,14 +262,14 @@ class EntryReader(Unpickler):
         return None
 
     def _bind_all(self, block: Block) -> bool:
-        return all(shape.reader is self or self._bind(shape) for shape in block.shapes)
+        return all(shape.bound == self.file or self._bind(shape) for shape in block.shapes)
 
     def _bind(self, shape: Shape) -> bool:
         """Finds the columns for this shape's entries; False when in this file its bytes mean something else."""
         memo = self.memo
-        if shape.refused is self or shape.deepest >= len(memo):
+        if shape.refused == self.file or shape.deepest >= len(memo):
             return False
-        shape.refused = self
+        shape.refused = self.file
         if any(memo[index] != value for index, value in shape.gets):
             return False
         name: Any = shape.facts.group
@@ -238,8 +277,8 @@ class EntryReader(Unpickler):
             name = memo[shape.group]
         if type(name) is not str:
             return False
-        shape.reader, shape.calls = self, self.trace.lane(name, shape.facts.p2p)
-        shape.refused = None
+        shape.bound, shape.calls = self.file, self.trace.lane(name, shape.facts.p2p)
+        shape.refused = 0
         self.mine.append(shape)
         return True
 

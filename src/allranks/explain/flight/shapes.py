@@ -26,6 +26,8 @@ _VARYING = (
 )  # fmt: skip
 _RANKS_OWN = ("thread_id", "thread_name")
 
+_BYTES = {"B": 1, "H": 2, "i": 4, "I": 4, "q": 8, "8s": 8}
+
 Fields = tuple[Any, ...]
 
 
@@ -34,18 +36,15 @@ class Slot(int):
 
     offset: int
     format: str
+    after: int
+    """The offset after its bytes."""
 
     @classmethod
     def at(cls, value: int, offset: int, format: str) -> Slot:
         """`value`, found at `offset`."""
         slot = cls(value)
-        slot.offset, slot.format = offset, format
+        slot.offset, slot.format, slot.after = offset, format, offset + _BYTES[format]
         return slot
-
-    @property
-    def after(self) -> int:
-        """The offset after its bytes."""
-        return self.offset + struct.calcsize("<" + self.format)
 
 
 @dataclass(slots=True)
@@ -72,8 +71,10 @@ class Shape:
     unpack: Callable[[bytes, int], Fields]
     """The constant parts (at even places) and the numbers (at odd places) of the bytes at a position."""
     constants: tuple[bytes, ...]
-    slots: list[Slot]
-    """Every number that differs from entry to entry, but not the sizes."""
+    mask: bytes
+    """Ones, and zeros for the bytes of every number that differs from entry to entry, but not the sizes."""
+    wanted: list[Slot]
+    """The numbers that are read from a block: the sequence number, the time, uses of what it memoized itself."""
     seq: Slot
     time: Slot
     seq_field: int
@@ -82,9 +83,11 @@ class Shape:
     """Picks the sizes of the tensors."""
     objects: list[Any]
     """What the entry memoizes, in order."""
+    put: Slot | None
+    """The first memo index that it writes (the others follow); None when it memoizes without or nothing."""
     put_field: int
-    """The field of the first memo index that it writes (the others follow); -1 when it writes none."""
-    put_offset: int
+    own: list[tuple[int, Slot]]
+    """Fields that are memo indexes of what the entry itself memoized, and which object that is."""
     gets: list[tuple[int, Any]]
     """What the entry takes from the memo, which must be the same in another file."""
     deepest: int
@@ -100,10 +103,10 @@ class Shape:
     kinds: dict[Any, int] = field(default_factory=dict)
     """Numbers of calls by their sizes."""
     next: Next = field(default_factory=Next)
-    reader: EntryReader | None = None
-    """The reader of the file for which `calls` are the columns of the entry's group."""
-    refused: EntryReader | None = None
-    """The reader of the file in which these bytes mean something else."""
+    bound: int = 0
+    """The number of the file for which `calls` are the columns of the entry's group."""
+    refused: int = 0
+    """The number of the file in which these bytes mean something else."""
     calls: Calls = field(default_factory=Calls)
 
 
@@ -129,7 +132,8 @@ class Block:
     """The bytes as a number, with zeros where they vary."""
     unpack: Callable[[bytes, int], Fields]
     objects: list[Any]
-    put_field: int
+    put_field: int | None
+    own: list[tuple[int, int]]
     shapes: list[Shape]
     lanes: list[Lane]
     next: Next = field(default_factory=Next)
@@ -142,19 +146,18 @@ class Block:
 class _Tracer(Unpickler):
     """Runs one entry again, with a `Slot` for every number and a note of every use of the memo."""
 
+    get = -1
+
     def __init__(self, reader: EntryReader, begun: int, end: int) -> None:
         super().__init__(reader.data[begun:end] + b".")
         self.known = reader.memo
+        self.base = reader.base
         self.puts: list[Slot] = []
+        """The memo indexes that the entry writes; none where it memoizes without (protocol 4)."""
         self.got: list[int] = []
-        self.memo = self  # type: ignore[assignment]  # so that every read of the memo comes by `__getitem__`
-
-        self.unnumbered = 0
-        """Objects memoized without an index (MEMOIZE, protocol 4)."""
-
-    def __getitem__(self, index: int) -> Any:
-        self.got.append(index)
-        return self.known[index]
+        """The memo indexes of earlier objects that it uses."""
+        self.own: list[Slot] = []
+        """Uses of what it memoized itself: which, counted from its first."""
 
 
 def _number(code: int, offset: int, format: str) -> None:
@@ -176,19 +179,29 @@ def _put(code: int, format: str) -> None:
         assert isinstance(machine, _Tracer)
         slot = Slot.at(0, pos, format)
         machine.puts.append(slot)
+        machine.memo.append(machine.stack[-1])
         return slot.after
 
     _Tracer.handlers[code] = with_place
 
 
-def _memoize(machine: Unpickler, pos: int) -> int:
-    assert isinstance(machine, _Tracer)
-    machine.unnumbered += 1
-    return pos
+def _get(code: int, format: str) -> None:
+    def with_place(machine: Unpickler, pos: int) -> int:
+        assert isinstance(machine, _Tracer)
+        slot = Slot.at(0, pos, format)
+        index = int.from_bytes(machine.data[pos : slot.after], "little")
+        if index < machine.base:
+            machine.got.append(index)
+            machine.stack.append(machine.known[index])
+        else:
+            machine.own.append(Slot.at(index - machine.base, pos, format))
+            machine.stack.append(machine.memo[index - machine.base])
+        return slot.after
+
+    _Tracer.handlers[code] = with_place
 
 
 _Tracer.handlers = list(Unpickler.handlers)
-_Tracer.handlers[0x94] = _memoize
 for _code, _offset, _format in (
     (0x4B, 0, "B"),
     (0x4D, 0, "H"),
@@ -199,6 +212,15 @@ for _code, _offset, _format in (
     _number(_code, _offset, _format)  # BININT1, BININT2, BININT, LONG1, BINFLOAT
 for _code, _format in ((0x71, "B"), (0x72, "I")):
     _put(_code, _format)  # BINPUT, LONG_BINPUT
+for _code, _format in ((0x68, "B"), (0x6A, "I")):
+    _get(_code, _format)  # BINGET, LONG_BINGET
+
+
+class Varies:
+    """Stands in the memo for an object of a recognised entry that is not the same in every such entry."""
+
+
+VARIES = Varies()
 
 
 def learn(reader: EntryReader, entry: dict[str, Any], begun: int, end: int) -> Shape | None:
@@ -207,33 +229,33 @@ def learn(reader: EntryReader, entry: dict[str, Any], begun: int, end: int) -> S
     traced = tracer.load()
     facts = Facts.of(entry)
     seq, time, dims = traced.get(facts.seq_key), traced.get(facts.time_key), _dims(traced)
-    objects = reader.memo[reader.base :]
-    if any(type(number) is not Slot for number in (seq, time, *dims)) or any(
-        i >= reader.base for i in tracer.got
-    ):
+    if any(type(number) is not Slot for number in (seq, time, *dims)):
         return None
-    if len(objects) not in (len(tracer.puts), tracer.unnumbered):
+    if tracer.puts and len(tracer.puts) != len(tracer.memo):
         return None
     varying = [traced[key] for key in _VARYING if type(traced.get(key)) is Slot]
-    slots = {slot.offset: slot for slot in sorted((*varying, *dims, *tracer.puts), key=lambda s: s.offset)}
+    every = sorted((*varying, *dims, *tracer.puts, *tracer.own), key=lambda slot: slot.offset)
+    slots = {slot.offset: slot for slot in every}
     place = {offset: 2 * index + 1 for index, offset in enumerate(slots)}
-    layout = struct.Struct(_layout(list(slots.values()), end - begun, "s"))
-    own, group = _own_strings(reader, entry, tracer.got)
+    layout = struct.Struct(_layout([(slot.offset, slot.format) for slot in slots.values()], end - begun, "s"))
+    own_strings, group = _own_strings(reader, entry, tracer.got)
     sizes_at = {slot.offset for slot in dims}
     return Shape(
         size=end - begun,
         unpack=layout.unpack_from,
         constants=layout.unpack_from(reader.data, begun)[::2],
-        slots=[slot for slot in slots.values() if slot.offset not in sizes_at],
+        mask=_mask(end - begun, [slot for slot in slots.values() if slot.offset not in sizes_at]),
+        wanted=sorted({s.offset: s for s in (seq, time, *tracer.own)}.values(), key=lambda slot: slot.offset),
         seq=seq,
         time=time,
         seq_field=place[seq.offset],
         time_field=place[time.offset],
         sizes=itemgetter(*(place[slot.offset] for slot in dims)) if dims else _nothing,
-        objects=[None if value is entry else value for value in objects],
-        put_field=place[tracer.puts[0].offset] if tracer.puts else -1,
-        put_offset=tracer.puts[0].offset if tracer.puts else 0,
-        gets=[(index, reader.memo[index]) for index in dict.fromkeys(tracer.got) if index not in own],
+        objects=_objects(reader.memo[reader.base :], entry),
+        put=tracer.puts[0] if tracer.puts else None,
+        put_field=place[tracer.puts[0].offset] if tracer.puts else 0,
+        own=[(place[slot.offset], slot) for slot in tracer.own],
+        gets=[(index, reader.memo[index]) for index in dict.fromkeys(tracer.got) if index not in own_strings],
         deepest=max(tracer.got, default=-1),
         group=group,
         facts=facts,
@@ -243,33 +265,52 @@ def learn(reader: EntryReader, entry: dict[str, Any], begun: int, end: int) -> S
     )
 
 
+def _objects(memoized: list[Any], entry: dict[str, Any]) -> list[Any]:
+    """What entries of this shape memoize; what holds numbers that differ is not known before it is read."""
+    differ = {id(entry)}
+    for key in ("input_sizes", "output_sizes"):
+        sizes = entry.get(key)
+        if type(sizes) is list:
+            differ |= {id(sizes), *map(id, sizes)}
+    return [VARIES if id(value) in differ else value for value in memoized]
+
+
+def _mask(size: int, slots: list[Slot]) -> bytes:
+    mask = bytearray(b"\xff" * size)
+    for slot in slots:
+        mask[slot.offset : slot.after] = bytes(slot.after - slot.offset)
+    return bytes(mask)
+
+
 def join(run: list[tuple[Shape, int]], data: bytes, begun: int) -> Block:
     """The block of a run of entries, (shape, number of the call) each, that begin at `begun`."""
-    size = sum(shape.size for shape, _ in run)
-    mask, read, starts, at = bytearray(b"\xff" * size), [], [], 0
-    first_put: int | None = None
+    read: list[tuple[int, str]] = []
+    starts, at, memoized = [], 0, 0
+    put: int | None = None
+    own: list[tuple[int, int]] = []
     by_group: dict[tuple[int | None, str, bool], list[int]] = {}
     for index, (shape, _) in enumerate(run):
         starts.append(at)
-        for slot in shape.slots:
-            mask[at + slot.offset : at + slot.after] = bytes(slot.after - slot.offset)
-        wanted = {shape.seq.offset, shape.time.offset}
-        if shape.put_field >= 0 and first_put is None:
-            first_put = at + shape.put_offset
-            wanted.add(shape.put_offset)
-        read += [Slot.at(0, at + slot.offset, slot.format) for slot in shape.slots if slot.offset in wanted]
+        read += [(at + slot.offset, slot.format) for slot in shape.wanted]
+        if shape.put is not None and put is None:
+            put = at + shape.put.offset
+            read.append((put, shape.put.format))
+        own += [(at + slot.offset, memoized + slot) for _, slot in shape.own]
         group = "" if shape.group is not None else shape.facts.group
         by_group.setdefault((shape.group, group, shape.facts.p2p), []).append(index)
         at += shape.size
-    place = {slot.offset: index for index, slot in enumerate(read)}
-    number = int.from_bytes(mask, "little")
+        memoized += len(shape.objects)
+    read.sort()
+    place = {offset: index for index, (offset, _) in enumerate(read)}
+    mask = int.from_bytes(b"".join(shape.mask for shape, _ in run), "little")
     return Block(
-        size=size,
-        mask=number,
-        value=int.from_bytes(data[begun : begun + size], "little") & number,
-        unpack=struct.Struct(_layout(read, size, "x")).unpack_from,
+        size=at,
+        mask=mask,
+        value=int.from_bytes(data[begun : begun + at], "little") & mask,
+        unpack=struct.Struct(_layout(read, at, "x")).unpack_from,
         objects=[value for shape, _ in run for value in shape.objects],
-        put_field=-1 if first_put is None else place[first_put],
+        put_field=None if put is None else place[put],
+        own=[(place[offset], which) for offset, which in own],
         shapes=list(dict.fromkeys(shape for shape, _ in run)),
         lanes=[_lane(run, starts, place, indexes) for indexes in by_group.values()],
     )
@@ -294,11 +335,12 @@ def _nothing(fields: Fields) -> None:
     return None
 
 
-def _layout(slots: list[Slot], size: int, constant: str) -> str:
+def _layout(numbers: list[tuple[int, str]], size: int, constant: str) -> str:
+    """The `struct` format of bytes that are constant but for `numbers`, (offset, format) each."""
     parts, at = ["<"], 0
-    for slot in slots:
-        parts.append(f"{slot.offset - at}{constant}{slot.format}")
-        at = slot.after
+    for offset, format in numbers:
+        parts.append(f"{offset - at}{constant}{format}")
+        at = offset + _BYTES[format]
     return "".join(parts) + f"{size - at}{constant}"
 
 

@@ -61,6 +61,8 @@ class Unpickler:
     """Runs one pickle of protocol 2 to 5. The stack, marks and memo are open to a subclass that knows the data."""
 
     handlers: list[Handler]
+    get = _GET
+    """The opcode that is handled without a call; -1 for none."""
 
     def __init__(self, data: bytes) -> None:
         data = data.rstrip(b"\0")  # a pickle ends with a full stop: these are blocks that were never written
@@ -82,11 +84,11 @@ class Unpickler:
 
     def run(self, pos: int) -> int:
         """Runs opcodes from `pos` until STOP; returns the position after it."""
-        data, stack, memo, handlers = self.data, self.stack, self.memo, self.handlers
+        data, stack, memo, handlers, get = self.data, self.stack, self.memo, self.handlers, self.get
         try:
             while True:
                 code = data[pos]
-                if code == _GET:
+                if code == get:
                     stack.append(memo[data[pos + 1]])
                     pos += 2
                 elif code == _STOP:
@@ -310,6 +312,12 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
     if len(items) % 2 or not {str, int}.issuperset(map(type, items[::2])):
         raise ValueError(items)
     return dict(zip(items[::2], items[1::2], strict=True))
+
+
+@opcode(_GET)  # BINGET
+def _get(machine: Unpickler, pos: int) -> int:
+    machine.stack.append(machine.memo[machine.data[pos]])
+    return machine.need(pos, 1)
 
 
 @opcode(0x6A)  # LONG_BINGET
