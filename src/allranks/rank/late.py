@@ -64,7 +64,7 @@ class _Loader:
 
 def install(guest: Any) -> None:
     """Watches for the modules that the guest hooks into."""
-    from . import children, failure
+    from . import children, failure, silent
 
     failures = guest.failures = failure.Failures(guest)
     wanted: dict[str, Hook] = {
@@ -81,6 +81,8 @@ def install(guest: Any) -> None:
         "multiprocessing.popen_fork": lambda module: children.wrap_popen_fork(guest, module),
     }
     hooks = {name: _guarded(guest, function) for name, function in wanted.items()}
+    for name, function in silent.Silent(guest).hooks().items():
+        hooks[name] = _both(hooks.get(name), _guarded(guest, function))
     for name, hook in hooks.items():
         if name in sys.modules:
             hook(sys.modules[name])
@@ -98,6 +100,15 @@ def _guarded(guest: Any, function: Hook) -> Hook:
             function(module)
         except Exception as error:
             guest.failed(error)
+
+    return hook
+
+
+def _both(one: Hook | None, other: Hook) -> Hook:
+    def hook(module: Any) -> None:
+        if one is not None:
+            one(module)
+        other(module)
 
     return hook
 

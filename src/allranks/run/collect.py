@@ -26,6 +26,8 @@ Keys of `RankState.facts` (absent where not known):
 | sigterm | True when SIGTERM ended it |
 | records_lost | records overwritten before they were read |
 | observed | {topic: [row, ...]}: what hooks saw, in order; `site` and `..._site` of a row that is a dict are Sites |
+| digests | {part of an optimizer: {step: sample}}: see judge/digests.py; samples in which all agree are dropped |
+| agreed | {part: (samples in which the ranks agreed, last of them)} |
 | observed_beyond | {topic: rows that came when the topic held as many as it may} |
 
 `World.agents` has a row per process that is not a rank: {pid, role ("agent", "launcher", "worker", "process"), argv,
@@ -40,6 +42,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..findings import BlindSpot, say
+from ..judge.digests import settle
 from ..world import RankState, World
 from . import process
 from .guest import Guest, Kinds
@@ -198,6 +201,7 @@ class Collector:
                 state = world.ranks[rank] = RankState(rank, pid=guest.pid, state="starting")
             self._fill(state, guest)
         world.size = self._size(world)
+        settle(world)
         claimed = {guest.pid for guest in self.ranks.values()}
         world.agents = [_agent(guest) for guest in self.by_pid.values() if guest.pid not in claimed]
         return world

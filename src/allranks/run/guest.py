@@ -227,6 +227,13 @@ class Guest:
                 row[key] = self._sites.get(row[key], ())
         rows.append(row)
 
+    def _on_digest(
+        self, key: str, step: int, pattern: int, gradients: int | None, values: int,
+        each_gradient: list[int | None] | None, each_value: list[int | None] | None,
+    ) -> None:  # fmt: skip
+        samples = self.facts.setdefault("digests", {}).setdefault(key, {})
+        samples[step] = (gradients, values, each_gradient, each_value, pattern)
+
     def _on_goodbye(self, last: dict[str, Any]) -> None:
         self.facts["clean"] = True
         self._goodbye_ns = time.time_ns()
