@@ -64,7 +64,7 @@ class _Loader:
 
 def install(guest: Any) -> None:
     """Watches for the modules that the guest hooks into."""
-    from . import children, failure, silent
+    from . import children, failure, observe, silent
 
     failures = guest.failures = failure.Failures(guest)
     wanted: dict[str, Hook] = {
@@ -81,7 +81,7 @@ def install(guest: Any) -> None:
         "multiprocessing.popen_fork": lambda module: children.wrap_popen_fork(guest, module),
     }
     hooks = {name: _guarded(guest, function) for name, function in wanted.items()}
-    for name, function in silent.Silent(guest).hooks().items():
+    for name, function in [*silent.Silent(guest).hooks().items(), *observe.hooks(guest).items()]:
         hooks[name] = _both(hooks.get(name), _guarded(guest, function))
     for name, hook in hooks.items():
         if name in sys.modules:

@@ -111,8 +111,9 @@ class Guest:
         self.listen()
         if self._library is not None:
             return
-        from . import failure, kernel, late, method
+        from . import failure, kernel, late, method, observe
 
+        observe.begin(self)
         failure.watch_handled(self.failures)
         try:
             self._library = kernel.register(self, self.torch, self.c10d)
