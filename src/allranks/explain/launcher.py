@@ -35,15 +35,18 @@ _SRUN = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\- ]+): (?
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d{1,2})"
 )
-_DEEPSPEED = re.compile(r"local_rank=(?P<local>\d{1,5})\b.*exits with return code = (?P<status>-?\d{1,5})")
+_DEEPSPEED = re.compile(
+    r"local_rank=(?P<local>\d{1,5})\b.{0,2000}exits with return code = (?P<status>-?\d{1,5})"
+)
 _SPAWNED = re.compile(
     r"process (?P<rank>\d{1,5}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<status>\d{1,5}))"
 )
 _CALLED = re.compile(
-    r"CalledProcessError: .*(?:died with <Signals\.(?P<name>SIG\w+)|returned non-zero exit status (?P<status>\d{1,5}))"
+    r"CalledProcessError: .{0,4000}(?:died with <Signals\.(?P<name>SIG\w+)"
+    r"|returned non-zero exit status (?P<status>\d{1,5}))"
 )
 _SHELL = re.compile(
-    r"(?:.*: line \d+: +)?(?P<pid>\d{2,8}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
+    r"(?:.{0,300}: line \d+: +)?(?P<pid>\d{2,8}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
 )
 _BARE = re.compile(r"(?P<how>Killed|Segmentation fault|Bus error|Aborted)(?: \(core dumped\))?$")
 _CONTAINER = re.compile(r"(?:exit code:?|Exit Code:) +(?P<status>137|139|135|134)\b", re.IGNORECASE)
@@ -114,7 +117,8 @@ class Launch:
     exits: list[Exit] = field(default_factory=list)
     closed: set[int] = field(default_factory=set)
     """Process ids that the launcher ended: they were alive when another one failed."""
-    sizes: list[int] = field(default_factory=list)
+    told: int = 0
+    """The largest world size that a line names."""
     per_node: int | None = None
     nodes: int | None = None
     ranks: set[int] = field(default_factory=set)
@@ -127,7 +131,7 @@ class Launch:
     @property
     def size(self) -> int | None:
         """The world size: what the log says, or at least as many as there are ranks in it."""
-        told = max(self.sizes, default=0)
+        told = self.told
         if self.per_node:
             told = max(told, self.per_node * (self.nodes or 1))
         return max(told, max(self.ranks, default=-1) + 1) or None
@@ -193,12 +197,13 @@ class Reader:
     def _notice(self, line: Line, text: str) -> None:
         launch = self.launch
         rank = line.origin.rank if line.origin.rank is not None else mentioned_rank(text)
-        if rank is not None:
+        if rank is not None and rank < _MOST_RANKS:
             launch.ranks.add(rank)
             if text.strip():
                 launch.last_words[rank] = line
         if match := _WORLD.search(text):
-            launch.sizes.append(int(next(filter(None, match.groups()))))
+            size = int(next(filter(None, match.groups())))
+            launch.told = max(launch.told, size if size <= _MOST_RANKS else 0)
         if "--n" in text:
             if match := _PER_NODE.search(text):
                 launch.per_node = int(match["n"])
@@ -217,7 +222,8 @@ class Reader:
         elif match := _TABLE_RANK.match(text):
             rank, local = int(match["rank"]), int(match["local"])
             self._row = Exit(line, rank, local, node=self._host, first=self._first, time=self._time)
-            self.launch.ranks.add(rank)
+            if rank < _MOST_RANKS:
+                self.launch.ranks.add(rank)
         elif (match := _TABLE_EXIT.match(text)) and self._row is not None:
             self._row.status, self._row.pid, self._row.line = int(match["status"]), int(match["pid"]), line
             self._add(self._row)
@@ -227,6 +233,8 @@ class Reader:
 
     def _elsewhere(self, line: Line, text: str) -> bool:
         """Launchers other than torchrun."""
+        if len(self.launch.exits) >= _MOST_EXITS:
+            return False
         found = []
         if match := _SRUN.search(text):
             status = _status(match["how"])
@@ -267,6 +275,8 @@ class Reader:
 
 
 _MOST_EXITS = 20_000
+_MOST_RANKS = 1 << 17
+"""No job is larger; a number above it is no rank and no world size."""
 
 
 def _named(name: str | None, status: str | None) -> int | None:

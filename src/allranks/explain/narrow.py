@@ -43,7 +43,7 @@ class Sources:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.program = Program(folder)
+        self.program = Program(folder, ())
         self._found: dict[str, Path | None] = {}
         self._named: dict[str, str] = {}
         """Paths of the log by those of the files here."""
@@ -59,7 +59,7 @@ class Sources:
         candidates = [Path(path), *(self.folder.joinpath(*parts[start:]) for start in range(len(parts)))]
         for candidate in candidates:
             try:
-                if candidate.is_file() and candidate.stat().st_size <= _LARGEST:
+                if candidate.suffix == ".py" and candidate.is_file() and candidate.stat().st_size <= _LARGEST:
                     return candidate
             except (OSError, ValueError):
                 continue
@@ -77,6 +77,8 @@ class Sources:
                 return ()
             self._named[str(path)] = frame.path
             found.append(replace(frame, path=str(path)))
+        # The stack's own files: the outermost is the program, and the modules it imports are found from there.
+        self.program = Program(self.folder, dict.fromkeys(Path(frame.path) for frame in found))
         return tuple(found)
 
     def at(self, frame: Frame, line: int, role: Text) -> Location:

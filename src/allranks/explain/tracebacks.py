@@ -24,6 +24,7 @@ _MOST_OPEN = 512
 _MOST_FRAMES = 400
 _WOVEN = 16
 _MOST_SHAPES = 8
+_LONGEST_NAME = 160
 _DIGIT = re.compile(r"\d")
 _PATIENCE = 400
 """Lines after which a traceback that got none is given up."""
@@ -59,7 +60,7 @@ _NOT_TYPES = frozenset(
     ]
 )
 _MARKS = re.compile(
-    r"\s*[|│]?\s*[~^]+[~^ ]*$|\s*\[Previous line repeated \d+ more times\]"
+    r"[\s|│]*[~^][~^ ]*$|\s*\[Previous line repeated \d+ more times\]"
     r"|\s*[│└├╰][│└├╰ ].*|\s*\.\.\.<\d+ lines>\.\.\.$"
 )
 """Lines below a source line that point into it."""
@@ -79,7 +80,7 @@ _LOGGED = re.compile(r"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL)\b|usage:
 _NATIVE = re.compile(r"frame #\d+: |Exception raised from ")
 """Lines of C++ stacks, which say nothing to a user."""
 _IGNORED = re.compile(
-    r"Exception ignored in|Error in atexit|Exception in thread .*(?:_pin_memory|QueueFeeder|resource)"
+    r"Exception ignored in|Error in atexit|Exception in thread .{0,80}(?:_pin_memory|QueueFeeder|resource)"
 )
 
 
@@ -176,7 +177,7 @@ class Assembler:
         before = text[: text.index(HEADER)]
         boxed = bool(_BOX.search(text))
         # Two processes that write at once print a header behind the other's last line.
-        if not boxed and (match := _EXCEPTION.match(before)) and _STRONG.search(match["type"]) and self._open:
+        if not boxed and (match := _EXCEPTION.match(before)) and _is_strong(match["type"]) and self._open:
             self._inside(line, before)
         indent = len(before) if not before.strip() else None
         if indent is None and not boxed and len(self._shapes) < _MOST_SHAPES:
@@ -288,8 +289,12 @@ class Assembler:
     def _ended(self, match: re.Match[str]) -> _Open | None:
         """The open traceback that an exception's line ends, if the line can be one."""
         indent, name = len(match["indent"]), match["type"]
-        strong = bool(_STRONG.search(name))
-        if name.startswith("nccl") or (not strong and (name in _NOT_TYPES or not name[:1].isupper())):
+        strong = _is_strong(name)
+        if (
+            name.startswith("nccl")
+            or len(name) > _LONGEST_NAME
+            or (not strong and (name in _NOT_TYPES or not name[:1].isupper()))
+        ):
             return None
 
         def fits(opened: _Open) -> tuple[int, int]:
@@ -319,7 +324,7 @@ class Assembler:
             self._told = [(raised, self._index) for raised, _ in near] if len(near) == 1 else near
             return False
         match = _EXCEPTION.match(text)
-        if (match and _STRONG.search(match["type"]) and not match["type"].startswith("nccl")) or _TIES.search(
+        if (match and _is_strong(match["type"]) and not match["type"].startswith("nccl")) or _TIES.search(
             text
         ):
             self._told = []
@@ -385,3 +390,7 @@ class Assembler:
                 self._finish(opened)
             else:
                 self._open.remove(opened)
+
+
+def _is_strong(name: str) -> bool:
+    return len(name) <= _LONGEST_NAME and _STRONG.search(name) is not None

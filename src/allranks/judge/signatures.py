@@ -28,6 +28,7 @@ ROLES = ("cause", "victim", "note")
 
 LONGEST = 20_000
 """Characters of a text that are searched: a message that says what failed says it sooner."""
+LONGEST_STACK = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def match(text: str, stack: str = "") -> list[Match]:
     `stack` is what stands beside the text and only decides between readings: the frames and source lines of
     the traceback that ends in it.
     """
-    return list(_readings(text[:LONGEST], stack))
+    return list(_readings(text[:LONGEST], stack[-LONGEST_STACK:]))
 
 
 def _readings(text: str, stack: str) -> Iterator[Match]:
