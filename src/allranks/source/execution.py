@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, cast
 
 from .interest import Interest
 from .machine import Machine, Run
+from .program import DISTRIBUTED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +26,32 @@ def run_of(program: Program, entry: Entry) -> Run:
 def runs(program: Program) -> list[Run]:
     """The runs of all entries."""
     return [run_of(program, entry) for entry in program.entries]
+
+
+_ON_RANK = re.compile(r"rank|is_main|is_master|main_process|master_process|is_primary|is_chief")
+_MOST_ALONE = 200
+
+
+def alone(program: Program) -> list[Run]:
+    """Functions that no entry reaches and that both communicate and ask for the rank, each followed alone."""
+    reached = {node for run in runs(program) for node in run.reached}
+    heard = interest(program)
+    found: list[Run] = []
+    for path in program.files:
+        text = program.text(path)
+        if not _ON_RANK.search(text) or not DISTRIBUTED.search(text):
+            continue
+        for function in program.module(path).functions:
+            own = "\n".join(function.module.source.lines[function.line - 1 : function.node.end_lineno])
+            if (
+                function.node not in reached
+                and _ON_RANK.search(own)
+                and heard.communicates(path, function.line)
+            ):
+                found.append(run_alone(program, function))
+                if len(found) >= _MOST_ALONE:
+                    return found
+    return found
 
 
 def run_alone(program: Program, function: Function) -> Run:

@@ -185,6 +185,9 @@ class Expressions(State):
 
     def binary(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
         """`left op right`."""
+        if self.pending:
+            self.uses(left, node)
+            self.uses(right, node)
         operate = _BINARY.get(type(op))
         if operate is not None:
             if type(left) in (Const, PerLane) and type(right) in (Const, PerLane):
@@ -501,6 +504,7 @@ class Expressions(State):
 
     def _subscript(self, node: ast.Subscript) -> Value:
         value = self.evaluate(node.value)
+        self.uses(value, node)
         if isinstance(node.slice, ast.Slice):
             return self._sliced(value, node.slice)
         return self.item(value, self.evaluate(node.slice), node)
@@ -572,11 +576,16 @@ class Expressions(State):
             return Const(value.value[slice(*known)])
         given = tuple(b for b in bounds if b is not None)
         differs = max(map(self.kind, given), default=Kind.UNIFORM)
-        origin = self.origin(node, "shard") if differs >= Kind.NODE else None
-        like = (value,) if origin else (value, *given)
-        kind = differs if origin else Kind.UNIFORM
         key = ("slice", self.key_of(value), *(self.key_of(b) if b is not None else None for b in bounds))
-        return self.derived(key, like, kind, origin=origin)
+        if differs < Kind.NODE:
+            found = self.derived(key, (value, *given))
+            if bounds[1] is not None and known[1] is None:
+                self.cut.add(found.key)
+            return found
+        # What was cut to length before is shared out evenly.
+        even = type(value) is Unknown and value.key in self.cut
+        origin = self.origin(node, "rank" if even else "shard")
+        return self.derived(key, (value,), differs, origin=origin)
 
     def element(self, iterable: Value, node: ast.AST) -> Value:
         """What any element of `iterable` is like."""

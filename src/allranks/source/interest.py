@@ -130,23 +130,33 @@ class Interest:
                         todo += closure.tell(key, *self._owner[key])
 
     def _read(self, path: Path) -> None:
+        """Hears every function of a file. The text from one `def` line to the next is the function's, and that of
+        the functions around it, whose own text goes on behind it."""
         text = self.program.text(path)
         found = list(_DEF.finditer(text))
-        classes: list[tuple[int, str]] = []
+        around: list[tuple[int, str, Key | None]] = []
+        heard: dict[Key, int] = {}
         line, at = 1, 0
         for i, match in enumerate(found):
             line += text.count("\n", at, match.start())
             at = match.start()
             indent = len(match[1].expandtabs())
-            while classes and classes[-1][0] >= indent:
-                classes.pop()
+            while around and around[-1][0] >= indent:
+                around.pop()
             if match[2] == "class":
-                classes.append((indent, match[3]))
+                around.append((indent, match[3], None))
                 continue
-            end = found[i + 1].start() if i + 1 < len(found) else len(text)
             key = (path, line)
-            self._owner[key] = (match[3], classes[-1][1] if classes else "")
-            says, self._words[key] = _heard(text, match.end(), end)
+            owner = around[-1][1] if around and around[-1][2] is None else ""
+            self._owner[key] = (match[3], owner)
+            around.append((indent, match[3], key))
+            end = found[i + 1].start() if i + 1 < len(found) else len(text)
+            says, words = _heard(text, match.end(), end)
+            for _, _, other in around:
+                if other is not None:
+                    heard[other] = heard.get(other, 0) | says
+                    self._words[other] = self._words.get(other, frozenset()) | words
+        for key, says in heard.items():
             if says & (_TELLS | _SAYS):
                 self._telling.tell(key, *self._owner[key])
             if says & _SAYS or says & (_CHECKS | _RAISES) == (_CHECKS | _RAISES):

@@ -78,7 +78,7 @@ class Iteration(Expressions):
         return (Kind.UNKNOWN, None)
 
     def _turns_of_table(self, value: Table) -> Turns:
-        kind, origin = EVEN if value.rest is None else (Kind.UNKNOWN, None)
+        kind, origin = value.uneven or (EVEN if value.rest is None else (Kind.UNKNOWN, None))
         for item in value.items.values():
             there = self.decisions.minus(ALL, self.missing(item))
             if there == ALL:
@@ -102,9 +102,20 @@ class Iteration(Expressions):
         found = [(self.kind(b), origin_of(b)) for b in bounds]
         kind, origin = max(found, key=lambda t: t[0], default=EVEN)
         if kind >= Kind.GROUP and len(bounds) == 3:
-            # range(rank, n, world_size): a shard.
+            # range(rank, n, world_size): a shard, even where n was made to divide.
+            if self._divides(bounds[1]):
+                return Kind.UNKNOWN, None
             return kind, Origin(origin.path, origin.line, "shard") if origin else None
         return kind, origin
+
+    def _divides(self, value: Value, depth: int = 0) -> bool:
+        """True for a number that was rounded to a multiple of something."""
+        key = self.derivation.get(value.key) if type(value) is Unknown else None
+        if key is None or depth > 3:
+            return False
+        if key[0] == "binary" and key[1] in ("FloorDiv", "Mod"):
+            return True
+        return any(self._divides(Unknown(part), depth + 1) for part in key[2:] if type(part) is int)
 
     def turns_of_object(self, value: Instance) -> Turns:
         """The same of a loader, a dataset, a sampler, or an object of the program."""
@@ -295,7 +306,7 @@ class Iteration(Expressions):
             doubt = self.unknown_condition(value)
             if doubt is not None:
                 self.note_doubt(node, node.test, doubt, value)
-                with self.doubting(doubt):
+                with self.doubting(doubt, origin_of(value)):
                     self.loop(
                         NONE, node, lambda _: self.run_block(node.body), (doubt, origin_of(value)), NONE
                     )

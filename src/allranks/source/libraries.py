@@ -90,6 +90,8 @@ class Libraries(Standard):
             forced = self.force(receiver)
             if forced is not receiver:
                 return self.call(self.attribute(forced, name, self.calling or node), args, keywords, node)
+        if name not in ("wait", "record_stream", "data_ptr"):
+            self.uses(receiver, node)
         row = lore.method("*", name)
         if row is not None and type(receiver) not in (Walk, FunctionValue):
             return self.perform(row, f".{name}", receiver, args, keywords, node)
@@ -294,6 +296,9 @@ class Libraries(Standard):
             )
             work.fields["of"] = target or NONE
             event.extra["work"] = work
+            running = self.settle(target) if target is not None else NONE
+            if type(running) is Unknown:
+                self.pending[running.key] = (event, work)
             return work
         return NONE
 
@@ -314,6 +319,9 @@ class Libraries(Standard):
         return self.fresh(Kind.RANK, self.origin(c.node, "rank"))
 
     def _act_wait(self, c: Call) -> Value:
+        """wait(): the work is done; of one of several, all may be."""
+        known = type(c.receiver) is Instance and c.receiver.kind == "work"
+        self.pending = {k: v for k, v in self.pending.items() if known and v[1] is not c.receiver}
         return NONE
 
     def _act_split(self, c: Call) -> Value:

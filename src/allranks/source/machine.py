@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ class Run:
     """What each derived unknown stands for, by its key: ("attribute", key of the owner, name), ..."""
     objects: dict[int, Value] = field(default_factory=dict)
     """The objects that derivations name by number."""
+    early: list[trace.Early] = field(default_factory=list)
+    """Tensors used before their collective was waited for."""
 
 
 class Machine(Libraries):
@@ -152,17 +155,22 @@ class Machine(Libraries):
             self.reached,
             self.initialised != 0,
             self.blind,
-            {number: key for key, number in self._keys.items()},
+            self.derivation,
             {key[1]: value for key, value in self.sidetable.items() if key[0] == "kept"},
+            self.early,
         )
 
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Room for programs whose calls go deep: following one call takes a dozen of Python's own."""
-    limit = sys.getrecursionlimit()
+    """Room for programs whose calls go deep: following one call takes a dozen of Python's own. The collector rests:
+    nearly everything that is made is kept to the end."""
+    limit, collecting = sys.getrecursionlimit(), gc.isenabled()
     sys.setrecursionlimit(max(limit, 8000))
+    gc.disable()
     try:
         yield
     finally:
         sys.setrecursionlimit(limit)
+        if collecting:
+            gc.enable()

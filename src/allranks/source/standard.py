@@ -482,6 +482,8 @@ class Standard(Contexts):
             kind = self.decisions.kind_of_guard(self.guard, ALL)
             if kind > Kind.UNKNOWN:
                 value.uneven = (kind, self.cause_of(NONE, self.guard))
+            elif self.doubt is not None and self.doubt > Kind.UNKNOWN:
+                value.uneven = (self.doubt, self.doubt_origin)
             inside = bool(self.frame.loops)
             if not inside and self.absolute == ALL and value.rest is None and len(value.items) < 16:
                 value.items.append(args[0])

@@ -120,7 +120,12 @@ class State:
         self.calling: ast.AST | None = None
         self.steps = budget
         self.doubt: Kind | None = None
+        self.doubt_origin: Origin | None = None
+        self.keys_set: dict[tuple[int, Any], Table] = {}
         self.blind: dict[str, int] = {}
+        self.cut: set[int] = set()
+        self.pending: dict[int, tuple[trace.Event, Value]] = {}
+        self.early: list[trace.Early] = []
         self.passed_over: dict[int, tuple[Any, ...]] = {}
         self.initialised: Guard = 0
         self.seeded: Kind | None = None
@@ -129,6 +134,7 @@ class State:
         self.reached: set[ast.AST] = set()
         self._fresh = count(1)
         self._keys: dict[tuple[Any, ...], int] = {}
+        self.derivation: dict[int, tuple[Any, ...]] = {}
 
     # Places
 
@@ -164,6 +170,7 @@ class State:
         number = self._keys.get(key)
         if number is None:
             number = self._keys[key] = next(self._fresh)
+            self.derivation[number] = key
         return self._like(number, kind, origin, label, like)
 
     def _like(
@@ -421,10 +428,11 @@ class State:
         if same(old, new):
             return old
         kind = max(self.doubt or Kind.UNIFORM, self.kind(old), self.kind(new))
+        origin = origin_of(old) or origin_of(new) or self.doubt_origin
         if old is ABSENT:
             plain = type(new) in (Const, Unknown)
-            return self.fresh(kind, like=(new,)) if plain and kind > self.kind(new) else new
-        return self.mix([old, new], kind, origin_of(old) or origin_of(new))
+            return self.fresh(kind, origin, like=(new,)) if plain and kind > self.kind(new) else new
+        return self.mix([old, new], kind, origin)
 
     def unknown_condition(self, value: Value, node: ast.stmt | None = None) -> Kind | None:
         """How a condition differs between ranks, where its sides need not be told apart: in code that does not
@@ -449,14 +457,15 @@ class State:
         raise NotImplementedError
 
     @contextmanager
-    def doubting(self, kind: Kind) -> Iterator[None]:
+    def doubting(self, kind: Kind, origin: Origin | None) -> Iterator[None]:
         """Runs its body without knowing whether it runs: what it binds is doubtful, and nobody leaves."""
-        outer = self.doubt
-        self.doubt = max(kind, outer or Kind.UNIFORM)
+        outer = self.doubt, self.doubt_origin
+        if self.doubt is None or kind > self.doubt:
+            self.doubt, self.doubt_origin = kind, origin
         try:
             yield
         finally:
-            self.doubt = outer
+            self.doubt, self.doubt_origin = outer
 
     # Records
 
@@ -468,6 +477,13 @@ class State:
         event.doubt = worse(self.doubt, self.frame.left)
         self.items.append(event)
         return event
+
+    def uses(self, value: Value, node: ast.AST) -> None:
+        """Notes that `value` is read by an operation: too early for the tensor of a collective that still runs."""
+        if self.pending and type(value) is Unknown:
+            held = self.pending.pop(value.key, None)
+            if held is not None:
+                self.early.append(trace.Early(held[0], self.here(node)))
 
     def leave(self, how: str, node: ast.AST) -> None:
         """Records that the active lanes leave at `node`; what follows runs without them."""

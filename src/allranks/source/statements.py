@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import trace
-from .decisions import symbols_of
+from .decisions import origin_of, symbols_of
 from .interest import NOT_FINITE
 from .iteration import Iteration
 from .lanes import ALL
@@ -174,6 +174,10 @@ class Statements(Iteration):
     def set_item(self, container: Value, index: Value, value: Value, node: ast.AST) -> None:
         """`container[index] = value` on the active lanes."""
         if type(container) is Table:
+            if self.doubt is not None and type(index) is Const:
+                self.keys_set[id(container), index.value] = container
+            elif type(index) is Const:
+                container.sure.add(index.value)
             if type(index) is Const and isinstance(index.value, str | int | float | bool | None):
                 self.store(container.items, index.value, value, kept=True)
             else:
@@ -325,9 +329,7 @@ class Statements(Iteration):
         doubt = self.unknown_condition(value, node)
         if doubt is not None:
             self.note_doubt(node, node.test, doubt, value)
-            with self.doubting(doubt):
-                self.run_block(node.body)
-                self.run_block(node.orelse)
+            self._either_arm(node, doubt, value)
             return
         holds = self.truth(value)
         self.remember(node, node.test, holds, value)
@@ -340,6 +342,21 @@ class Statements(Iteration):
         self._arm(node, node.orelse, entry, no)
         self.branch = branch
         self.guard = self.decisions.either(after, self.guard)
+
+    def _either_arm(self, node: ast.If, doubt: Kind, value: Value) -> None:
+        """Runs both arms without knowing which one runs. A key that only one of them sets may be missing."""
+        outer = self.keys_set
+        with self.doubting(doubt, origin_of(value)):
+            one = self.keys_set = {}
+            self.run_block(node.body)
+            other = self.keys_set = {}
+            self.run_block(node.orelse)
+        self.keys_set = outer
+        for key, table in (one | other).items():
+            if key in one and key in other:
+                outer[key] = table
+            elif doubt > Kind.UNKNOWN and key[1] not in table.sure:
+                table.uneven = (doubt, origin_of(value))
 
     def _arm(self, node: ast.AST, body: list[ast.stmt], entry: Guard, lanes: Guard) -> None:
         self.guard = lanes
@@ -364,7 +381,7 @@ class Statements(Iteration):
                 value = self.fresh(like=(subject,))
             doubt = self.unknown_condition(value)
             if doubt is not None:
-                with self.doubting(doubt):
+                with self.doubting(doubt, origin_of(value)):
                     self.run_block(case.body)
                 continue
             holds = self.truth(value)
@@ -386,7 +403,7 @@ class Statements(Iteration):
                 self._assign_name(
                     handler.name, self.fresh(Kind.DATA, self.origin(handler, "error"), handler.name)
                 )
-            with self.doubting(Kind.UNKNOWN):
+            with self.doubting(Kind.UNKNOWN, None):
                 self.run_block(handler.body)
         self.run_block(node.orelse)
         self.run_block(node.finalbody)

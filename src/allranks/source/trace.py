@@ -144,6 +144,14 @@ class Exit:
     branch: Branch | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Early:
+    """The tensor of an asynchronous collective, used before the collective was waited for."""
+
+    event: Event
+    used: Site
+
+
 Item = Event | Loop | Attempt | Exit
 
 

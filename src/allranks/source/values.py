@@ -281,9 +281,10 @@ class Items(Value):
 
 
 class Table(Value):
-    """A dict: values by constant key, `rest` what any other value is like, `factory` makes missing ones."""
+    """A dict: values by constant key, `rest` what any other value is like, `factory` makes missing ones. `uneven`
+    says how the number of its keys differs between ranks, and where that began."""
 
-    __slots__ = ("factory", "items", "rest")
+    __slots__ = ("factory", "items", "rest", "sure", "uneven")
 
     def __init__(
         self, items: dict[Any, Value], rest: Value | None = None, factory: Value | None = None
@@ -291,6 +292,9 @@ class Table(Value):
         self.items = items
         self.rest = rest
         self.factory = factory
+        self.uneven: tuple[Kind, Origin | None] | None = None
+        self.sure: set[Any] = set(items)
+        """Keys that were set for sure."""
 
     def __repr__(self) -> str:
         return f"Table({self.items!r}, {self.rest!r})"

@@ -144,7 +144,7 @@ NAMES |= {
     "torch.cuda.max_memory_allocated": Effect("value", kind=Kind.DATA, cause="memory"),
     "torch.cuda.memory_reserved": Effect("value", kind=Kind.DATA, cause="memory"),
     "torch.cuda.mem_get_info": Effect("value", kind=Kind.DATA, cause="memory"),
-    "torch.cuda.synchronize": Effect("value"),
+    "torch.cuda.synchronize": Effect("wait"),
     "torch.multiprocessing.spawn": Effect("spawn", "spawn", ("fn", "args", "nprocs", "join", "daemon", "start_method")),
     "torch.multiprocessing.start_processes": Effect(
         "spawn", "spawn", ("fn", "args", "nprocs", "join", "daemon", "start_method")

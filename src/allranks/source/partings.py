@@ -1,0 +1,328 @@
+"""Where ranks part: collectives that some ranks make and others do not, and the statement that decides.
+
+The trace of a run is read as each rank would live it: for a rank and an outcome of the unknown conditions, the
+sequence of collectives that it makes. Two ranks of one world, or one rank under two outcomes of its own data, must
+make the same sequence; whether from the same lines does not matter. What does not pair is a parting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
+
+from .decisions import Choice, Decisions, Guard, mask_under, symbols_of
+from .lanes import ALL, LANES, WORLDS, RankSet, even, indices
+from .trace import Attempt, Branch, Event, Exit, Item, Loop, Site, walk
+from .values import NONE, Const, External, Instance, Items, Kind, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MOST = 40
+"""At most so many outcomes of the unknown conditions are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A rank and an outcome of the unknown conditions."""
+
+    lane: int
+    holds: tuple[tuple[int, bool], ...]
+    defaults: tuple[bool, ...]
+
+    def sees(self, guard: Guard) -> bool:
+        """True when this rank is among the lanes of `guard`."""
+        if type(guard) is int:
+            return bool(guard >> self.lane & 1)
+        chosen = dict(self.holds)
+        return bool(mask_under(guard, lambda s: chosen.get(s, self.defaults[s])) >> self.lane & 1)
+
+
+@dataclass(slots=True, eq=False)
+class Parting:
+    """Collectives that one view makes and another does not, for one reason.
+
+    `cause` is the branch, exit or loop that parts them; `kind` how its condition differs between ranks; `made` the
+    calls that only some make; `waiting` what the others call instead, if anything; `ranks` those that make them,
+    where the rank decides; `worlds` in which it happens; `ordered` is True when both make the same calls in another
+    order.
+    """
+
+    cause: Branch | Exit | Loop
+    kind: Kind
+    made: list[Event]
+    waiting: Event | None = None
+    ranks: RankSet | None = None
+    worlds: set[int] = field(default_factory=set)
+    ordered: bool = False
+    origin: Origin | None = None
+
+    @property
+    def site(self) -> Site:
+        """The statement that parts the ranks."""
+        return self.cause.site
+
+
+@dataclass(slots=True)
+class _Step:
+    """One position of a sequence: a collective, or a loop with collectives inside."""
+
+    item: Event | Loop
+    inner: list[_Step] = field(default_factory=list)
+    again: bool = True
+
+    @property
+    def key(self) -> object:
+        if isinstance(self.item, Event):
+            return self.item.operation or self.item.name
+        return ("loop", *(s.key for s in self.inner))
+
+
+def partings(items: list[Item], decisions: Decisions) -> list[Parting]:
+    """Every parting of a trace, one for each statement that parts."""
+    reader = _Reader(items, decisions)
+    found: dict[object, Parting] = {}
+    for one, other in reader.pairs():
+        for parting in reader.compare(one, other):
+            key = (parting.cause.site.path, id(parting.cause.site.node), parting.ordered)
+            held = found.setdefault(key, parting)
+            held.worlds |= parting.worlds
+            held.made += [e for e in parting.made if not any(e.site.node is h.site.node for h in held.made)]
+    return list(found.values())
+
+
+class _Reader:
+    """Reads sequences off one trace."""
+
+    def __init__(self, items: list[Item], decisions: Decisions) -> None:
+        self.items = items
+        self.decisions = decisions
+        self.exits = [i for i in walk(items) if isinstance(i, Exit)]
+        self.order = {id(item): n for n, item in enumerate(walk(items))}
+        self.partial: list[tuple[Guard, bool]] = []
+        for item in walk(items):
+            if isinstance(item, Event) and pairs_up(item) and item.guard != ALL:
+                self.partial.append((item.guard, False))
+            elif isinstance(item, Loop) and item.again is not item.guard and _communicating(item.items):
+                self.partial.append((item.again, True))
+                self.partial.append((item.guard, False))
+        self.defaults = self._defaults()
+
+    def _defaults(self) -> tuple[bool, ...]:
+        """The usual outcome of each unknown condition: the one in which nobody leaves."""
+        usual = [True] * len(self.decisions.symbols)
+        for item in self.exits:
+            for path, mask in _paths(item.guard):
+                if mask:
+                    for number, holds in path:
+                        usual[number] = not holds
+        for index, symbol in enumerate(self.decisions.symbols):
+            if symbol.label == "error":
+                usual[index] = False
+        return tuple(usual)
+
+    def pairs(self) -> Iterator[tuple[View, View]]:
+        """Views that must make the same calls: ranks of one world, and one rank with its data and with other data."""
+        seen: set[tuple[View, View]] = set()
+        for guard, _ in self.partial:
+            for path, mask in list(_paths(guard))[:_MOST]:
+                chosen = dict(path)
+                if not even(mask):
+                    yield from self._ranks(path, seen)
+                for symbol in chosen:
+                    if self.decisions.symbols[symbol].kind >= Kind.GROUP:
+                        yield from self._outcomes(path, symbol, mask, seen)
+            if len(seen) > 4 * _MOST:
+                return
+
+    def _ranks(
+        self, path: tuple[tuple[int, bool], ...], seen: set[tuple[View, View]]
+    ) -> Iterator[tuple[View, View]]:
+        for world in WORLDS:
+            first, *others = indices(world)
+            for lane in others:
+                pair = (View(first, path, self.defaults), View(lane, path, self.defaults))
+                if pair not in seen:
+                    seen.add(pair)
+                    yield pair
+
+    def _outcomes(
+        self, path: tuple[tuple[int, bool], ...], symbol: int, mask: int, seen: set[tuple[View, View]]
+    ) -> Iterator[tuple[View, View]]:
+        flipped = tuple((s, not h if s == symbol else h) for s, h in path)
+        for world in WORLDS[:1]:
+            for lane in indices(world):
+                pair = (View(lane, path, self.defaults), View(lane, flipped, self.defaults))
+                if pair not in seen and pair[::-1] not in seen:
+                    seen.add(pair)
+                    yield pair
+
+    # Sequences
+
+    def sequence(self, items: list[Item], view: View, other: View) -> list[_Step]:
+        """The collectives that `view` makes, of those in which the rank of `other` has a part too."""
+        steps: list[_Step] = []
+        for item in items:
+            if isinstance(item, Event):
+                if pairs_up(item) and view.sees(item.guard) and _members(item, view.lane, other.lane):
+                    steps.append(_Step(item))
+            elif isinstance(item, Loop):
+                if view.sees(item.guard):
+                    inner = self.sequence(item.items, view, other)
+                    if inner:
+                        steps.append(_Step(item, inner, view.sees(item.again)))
+            elif isinstance(item, Attempt):
+                steps += self.sequence(item.items, view, other)
+                for handler in item.handlers:
+                    steps += self.sequence(handler.items, view, other)
+        return steps
+
+    def compare(self, one: View, other: View) -> Iterator[Parting]:
+        """What does not pair between two views."""
+        a, b = self.sequence(self.items, one, other), self.sequence(self.items, other, one)
+        yield from self._compare(a, b, one, other)
+
+    def _compare(self, a: list[_Step], b: list[_Step], one: View, other: View) -> Iterator[Parting]:
+        shared = {id(s.item) for s in a} & {id(s.item) for s in b}
+        keys = [[id(s.item) if id(s.item) in shared else s.key for s in side] for side in (a, b)]
+        blocks = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes()
+        alone: list[tuple[_Step, View, View, _Step | None]] = []
+        for tag, a0, a1, b0, b1 in blocks:
+            if tag == "equal":
+                for x, y in zip(a[a0:a1], b[b0:b1], strict=True):
+                    if x.item is y.item and isinstance(x.item, Loop):
+                        yield from self._compare(x.inner, y.inner, one, other)
+                        yield from self._left(x, y, one, other)
+            else:
+                alone += [(s, one, other, b[b1] if b1 < len(b) else None) for s in a[a0:a1]]
+                alone += [(s, other, one, a[a1] if a1 < len(a) else None) for s in b[b0:b1]]
+        yield from self._explained(alone)
+
+    def _left(self, x: _Step, y: _Step, one: View, other: View) -> Iterator[Parting]:
+        """A loop that one view goes on with and the other has left."""
+        if x.again == y.again:
+            return
+        stays, leaves = (one, other) if x.again else (other, one)
+        step = x if x.again else y
+        left = self._exit(leaves, stays, step.item, inside=True)
+        if left is not None:
+            yield self._parting(left, list(_events(step.inner)), stays, leaves, None)
+
+    def _explained(self, alone: list[tuple[_Step, View, View, _Step | None]]) -> Iterator[Parting]:
+        """Why each call that stands alone is made by one view only."""
+        counts = [
+            sorted(str(s.key) for s, v, _, _ in alone if v is view)
+            for view in {id(v): v for _, v, _, _ in alone}.values()
+        ]
+        ordered = len(counts) == 2 and counts[0] == counts[1]
+        for step, view, absent, instead in alone:
+            events = list(_events([step]))
+            if not events:
+                continue
+            cause: Branch | Exit | None = self._branch(step.item, view, absent)
+            if cause is None:
+                cause = self._exit(absent, view, step.item)
+            if cause is not None:
+                waiting = next(_events([instead]), None) if instead is not None else None
+                yield self._parting(cause, events, view, absent, waiting, ordered)
+
+    def _branch(self, item: Event | Loop, view: View, absent: View) -> Branch | None:
+        """The outermost branch around `item` that let `view` in and not `absent`."""
+        found = None
+        for branch in item.branch.chain() if item.branch is not None else ():
+            if view.sees(branch.after) and absent.sees(branch.before) and not absent.sees(branch.after):
+                found = branch
+        return found
+
+    def _exit(self, gone: View, view: View, item: Event | Loop, inside: bool = False) -> Exit | None:
+        """The last way out before `item` that `gone` took and `view` did not."""
+        callers = {id(s) for s in item.site.chain()[:-1]} | {id(None)}
+        at = self.order[id(item)]
+        found = None
+        for left in self.exits:
+            if gone.sees(left.guard) and not view.sees(left.guard):
+                before = self.order[id(left)] < at
+                within = inside and isinstance(item, Loop) and any(i is left for i in walk(item.items))
+                # A return ends its own function only: it matters to what stands in the same call.
+                own = left.how in ("exit", "raise") or id(left.site.caller) in callers
+                if within or (before and own):
+                    found = left
+        return found
+
+    def _parting(
+        self, cause: Branch | Exit, events: list[Event], view: View, absent: View, waiting: Event | None,
+        ordered: bool = False,
+    ) -> Parting:  # fmt: skip
+        world = LANES[view.lane].world
+        if view.lane != absent.lane:
+            deciding = cause.guard if isinstance(cause, Exit) else cause.after
+            chosen = dict(view.holds)
+            mask = mask_under(deciding, lambda s: chosen.get(s, view.defaults[s]))
+            if isinstance(cause, Exit):
+                mask = ALL & ~mask
+            kind = self.decisions.kind_of_guard(mask)
+            return Parting(cause, max(kind, Kind.NODE), events, waiting, RankSet(mask), {world}, ordered)
+        differing = [s for s, h in view.holds if dict(absent.holds).get(s) != h]
+        symbol = self.decisions.symbols[differing[0]] if differing else None
+        kind = symbol.kind if symbol is not None else Kind.DATA
+        origin = symbol.origin if symbol is not None else None
+        return Parting(cause, kind, events, waiting, None, {0, 1, 2}, ordered, origin)
+
+
+def pairs_up(event: Event) -> bool:
+    """True for a call that surely communicates in a group whose members are known."""
+    return event.communicates == 2 and "join" not in event.within and _group(event) is not None
+
+
+def _group(event: Event) -> tuple[int, ...] | None:
+    """The mask of the members of the group of a call as a one-tuple; None where it is not known."""
+    group = event.args.get("group", event.args.get("process_group", NONE))
+    if (
+        group is NONE
+        or (type(group) is External and group.name.endswith("WORLD"))
+        or event.kind == "new_group"
+    ):
+        return (ALL,)
+    if type(group) is Instance and group.kind == "group":
+        ranks = group.fields.get("ranks", NONE)
+        if ranks is NONE:
+            return (ALL,)
+        if type(ranks) is Items and ranks.rest is None and all(type(r) is Const for r in ranks.items):
+            members = {getattr(r, "value", None) for r in ranks.items}
+            return (sum(1 << i for i, lane in enumerate(LANES) if lane.rank in members),)
+    return None
+
+
+def _members(event: Event, one: int, other: int) -> bool:
+    group = _group(event)
+    return group is not None and bool(group[0] >> one & 1) and bool(group[0] >> other & 1)
+
+
+def _communicating(items: list[Item]) -> bool:
+    return any(isinstance(i, Event) and pairs_up(i) for i in walk(items))
+
+
+def _events(steps: list[_Step]) -> Iterator[Event]:
+    for step in steps:
+        if isinstance(step.item, Event):
+            yield step.item
+        else:
+            yield from _events(step.inner)
+
+
+def _paths(
+    guard: Guard, path: tuple[tuple[int, bool], ...] = ()
+) -> Iterator[tuple[tuple[tuple[int, bool], ...], int]]:
+    """Every outcome of the conditions of a guard, with the lanes that it has then."""
+    if type(guard) is Choice:
+        yield from _paths(guard.high, (*path, (guard.symbol, True)))
+        yield from _paths(guard.low, (*path, (guard.symbol, False)))
+    else:
+        assert type(guard) is int
+        yield path, guard
+
+
+def depends(guard: Guard, decisions: Decisions) -> Kind:
+    """The greatest kind of the conditions that a guard depends on."""
+    return max((decisions.symbols[s].kind for s in symbols_of(guard)), default=Kind.UNIFORM)
