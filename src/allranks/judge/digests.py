@@ -74,9 +74,10 @@ def _agreed(world: World, key: str, step: int) -> None:
         agreed[key] = (count + 1, max(last, step))
 
 
-def differences(world: World, key: str) -> list[Difference]:
-    """All differing samples of a part that are held, by step, gradients before parameters."""
-    members = {r: world.ranks[r].facts["digests"][key] for r in ranks_of(world, key)}
+def differences(world: World, key: str, among: tuple[int, ...] = ()) -> list[Difference]:
+    """All differing samples of a part that are held, by step, gradients before parameters; `among` these ranks."""
+    ranks = [r for r in ranks_of(world, key) if not among or r in among]
+    members = {r: world.ranks[r].facts["digests"][key] for r in ranks}
     found = []
     for step in sorted(set.intersection(*map(set, members.values()))) if members else ():
         samples = {rank: member[step] for rank, member in members.items()}

@@ -101,6 +101,8 @@ class Backward:
         """Tells of a step that has no gradients to use."""
         if self.scaled and not self.unscaled and not self.steps.manner:
             self.steps.manner = "scaled"
+        if closure and not self.steps.manner:
+            self.steps.manner = "closure"
         if closure or entry.empty >= 3:
             return
         for group in optimizer.param_groups:
@@ -108,7 +110,8 @@ class Backward:
                 if parameter.grad is not None:
                     return
         entry.empty += 1
-        self.steps.tell("empty", optimizer=entry.number, step=entry.steps + 1, zero=False)
+        lost = self.wraps.orphans()
+        self.steps.tell("empty", optimizer=entry.number, step=entry.steps + 1, lost=lost)
 
     def after_step(self, entry: Any, optimizer: Any, pattern: int) -> None:
         """At a sampled step: what the hooks noted in passing."""

@@ -100,7 +100,8 @@ class Steps:
         self.before: list[Any] = []
         """Functions (entry, optimizer, has a closure) called before every step."""
         self.manner = ""
-        """How the running step is made: "scaler" inside GradScaler.step, "scaled" while gradients are scaled."""
+        """How the running step is made: "scaler" inside GradScaler.step, "scaled" while gradients are scaled,
+        "closure" with a function that computes them."""
         self.optimizers: dict[int, Entry] = {}
         self._kinds: dict[Any, int] = {}
         self._log: list[int] = []
@@ -187,7 +188,7 @@ class Steps:
         entry.steps += 1
         self.total += 1
         self.event("step", frame, entry.number, self.manner)
-        if self.manner == "scaled":
+        if self.manner != "scaler":  # which ends by itself
             self.manner = ""
         pattern = self._pattern(entry)
         sampled = self.schedule.due(entry.steps)

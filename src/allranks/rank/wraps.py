@@ -233,6 +233,14 @@ class Wraps:
                 whole=[top for top, flags in tops.items() if all(flags)],
             )  # fmt: skip
 
+    def orphans(self) -> int:
+        """Parameters of DDP models that have a gradient and no optimizer."""
+        held = {id(p) for o in self.steps.living() for g in o.param_groups for p in g["params"]}
+        return sum(
+            len([p for p in wrap.inner().parameters() if p.grad is not None and id(p) not in held])
+            for wrap in self.living()
+        )
+
     def _unregistered(self, root: Any, number: int) -> None:
         known = {id(p) for p in root.parameters()}
         for module in root.modules():
@@ -356,14 +364,10 @@ def wrap_ddp(guest: Any, wraps: Wraps, module: Any) -> None:
         wrap = next((w for w in wraps.wraps if w.ref() is args[0]), None)
         if wrap is not None:
             given = kwargs.get("hook", args[2] if len(args) > 2 else None)
-            name = getattr(given, "__qualname__", type(given).__name__)
-            steps.tell(
-                "comm_hook",
-                wrap=wrap.number,
-                name=name,
-                home=getattr(given, "__module__", "") or "",
-                site=steps.site(frame),
-            )
+            code = getattr(given, "__code__", None)
+            file, line = (stack.describe(code).path, code.co_firstlineno) if code is not None else ("", 0)
+            home = getattr(given, "__module__", "") or ""
+            steps.tell("comm_hook", wrap=wrap.number, home=home, file=file, line=line, site=steps.site(frame))
 
     ddp.__init__ = noting(guest, made, ddp.__init__, after=True)
     ddp.forward = noting(guest, forward, ddp.forward)

@@ -1,7 +1,60 @@
-"""Batch normalisation and other buffers."""
+"""Batch normalisation over what one rank sees."""
 
 from __future__ import annotations
 
-from . import Rules
+from typing import TYPE_CHECKING
+
+from ...findings import Finding, say
+from ..observed import event, everywhere, first, patterns, place
+from . import Rules, found
+
+if TYPE_CHECKING:
+    from ..case import Case
 
 RULES = Rules()
+SMALL = 4
+"""Samples per rank up to which the statistics of a batch are noise: Wu and He, Group Normalization (2018), figure 1."""
+
+
+@RULES.finds("sync-batch-norm-misplaced")
+def sync_batch_norm_misplaced(case: Case) -> Finding | None:
+    """Layers exchanged for SyncBatchNorm under a DDP that was built over the old ones."""
+    row = first(case, "converted")
+    if row is None:
+        return None
+    wrap = first(case, "wrap", number=row["wrap"])
+    return found(
+        "sync-batch-norm-misplaced",
+        say("convert_sync_batchnorm exchanges layers of a model that DDP already wraps"),
+        place(case, row["site"]),
+        related=(case.place(wrap["site"][-1], role=say("DDP is built here")),)
+        if wrap and wrap["site"]
+        else (),
+        fix=say("convert first, then wrap"),
+    )
+
+
+@RULES.finds("local-batch-norm")
+def local_batch_norm(case: Case) -> Finding | None:
+    """Batch normalisation in training over a handful of samples per rank."""
+    seen = [row for _, row in everywhere(case, "norms")]
+    if not seen or max(row["batch"] for row in seen) > SMALL:
+        return None
+    row = seen[0]
+    wrap = first(case, "wrap", number=row["wrap"])
+    seen_by = [events for state in case.world.ranks.values() for _, events in patterns(state)]
+    forward = next((e for events in seen_by if (e := event(events, "forward"))), None)
+    message = say(
+        "{count} {name} layers take their statistics over {batch} samples, those of one rank: they are noise, and "
+        "every rank normalises by its own",
+        count=row["count"], name=row["name"], batch=row["batch"],
+    )  # fmt: skip
+    return found(
+        "local-batch-norm",
+        message,
+        place(case, wrap["site"] if wrap else None),
+        related=(case.place(forward.site[-1], role=say("the forward")),) if forward and forward.site else (),
+        fix=say(
+            "convert to SyncBatchNorm before wrapping, use GroupNorm or LayerNorm, or freeze the statistics"
+        ),
+    )
