@@ -99,11 +99,16 @@ class Job:
     # Ending
 
     def poll(self) -> int | None:
-        """Reaps what has ended among the command and the orphans that came to the host; the command's status."""
+        """The command's status, once it has ended."""
+        if self.status is None:
+            self._reap(self.pid)
+        return self.status
+
+    def reap_orphans(self) -> None:
+        """Reaps what has ended among the processes that came to the host when their parent ended."""
         for pid in process.children(os.getpid()):
             if pid not in self._foreign:
                 self._reap(pid)
-        return self.status
 
     def _reap(self, pid: int) -> None:
         try:
@@ -127,7 +132,7 @@ class Job:
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
         while time.monotonic() < deadline:
-            self.poll()
+            self.reap_orphans()
             if not self.descendants():
                 break
             time.sleep(0.02)
@@ -136,8 +141,8 @@ class Job:
                 break
             self._signal_all(signal.SIGKILL)
             time.sleep(0.02)
-            self.poll()
-        self.poll()
+            self.reap_orphans()
+        self.reap_orphans()
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self.descendants():

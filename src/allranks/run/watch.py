@@ -18,6 +18,7 @@ from .collect import Collector
 from .expect import Expectation
 from .launch import Job, environment, exit_status
 from .server import Server
+from .spy import Spy
 from .standing import Standing, absent_from
 from .summary import summary
 
@@ -59,6 +60,7 @@ class Watch:
         self.server = server
         self.collector = Collector(root)
         self.expectation = Expectation(self.collector, job)
+        self.spy = Spy()
         self.judge = judge
         self.dead = dead
         self.standings: dict[Guest, Standing] = {}
@@ -92,6 +94,7 @@ class Watch:
         now = time.monotonic()
         if now >= self._look_around_at:
             self._look_around_at = now + LOOK_AROUND_S
+            self.job.reap_orphans()
             self.expectation.look_around()
         world = collector.update()
         for standing in self._living():
@@ -141,10 +144,14 @@ class Watch:
         waited = standing.unresponsive_s()
         if waited > 1:
             guest.facts["unresponsive_s"] = waited
+            if guest.pid not in self.spy.stacks or waited > 10:
+                self.spy.look(guest.pid)
+            state.stack = self.spy.stacks.get(guest.pid, state.stack)
             letter = process.state(guest.pid)
             guest.facts["process_state"] = letter if letter in ("T", "D") else None
         else:
             guest.facts.pop("unresponsive_s", None)
+            self.spy.stacks.pop(guest.pid, None)
         if standing.wait is not None:
             state.state = "blocked"
             state.wait = standing.wait if state.wait is None or _moved(state, standing) else state.wait
@@ -342,6 +349,7 @@ def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callabl
 
 
 def _deliver(watching: Watch, sink: Sink | None, final: bool, started_ns: int) -> Report:
+    watching.job.reap_orphans()
     if final and not watching.verdict.dead:
         for _ in range(20):  # the last words of ranks and the statuses that their parents tell
             watching.refresh()
