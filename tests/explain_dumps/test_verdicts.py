@@ -313,6 +313,21 @@ def test_two_ranks_the_one_that_does_something_new_is_at_fault(tmp_path: Path) -
         assert line_of(finding) == (TRAIN, 50)
 
 
+@pytest.mark.parametrize("change", [{"op": "broadcast", "line": 88}, {"size": 5}, {"dtype": "Half"}], ids=str)
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_two_ranks_the_one_that_never_made_such_a_call_is_at_fault(
+    tmp_path: Path, culprit: int, change: dict
+) -> None:
+    """The call comes at a place where neither side used to call, so that only the call itself can tell."""
+    job = Job(2)
+    for rank in job:
+        for line in (10, 11, 12, 13, 11):
+            rank.call("all_reduce", line=line)
+        how = {"op": "all_reduce", "line": 13, "done": False} | (change if rank.rank == culprit else {})
+        rank.call(**how)
+    assert verdict(job, tmp_path).ranks == (culprit,)
+
+
 def test_two_ranks_that_did_nothing_before_are_both_named(tmp_path: Path) -> None:
     job = Job(2)
     job[0].call("broadcast", line=50, done=False)
@@ -485,6 +500,19 @@ def test_all_ranks_in_one_call_and_who_came_last(tmp_path: Path) -> None:
     finding = verdict(stuck(5.0), tmp_path)
     assert (finding.fault, finding.ranks) == ("slow-rank", (3,))
     assert "rank 3 came 5.0 s later than usual" in str(finding.message)
+
+
+def test_of_groups_that_are_stuck_the_one_with_a_late_rank_is_told(tmp_path: Path) -> None:
+    job = Job(4, {"1": ("tp", [0, 1]), "2": ("tp", [2, 3])})
+    for step in range(6):
+        for rank in job:
+            group, last = "1" if rank.rank < 2 else "2", step == 5
+            rank.call(
+                "all_reduce", group=group, done=not last, late_s=4.0 if last and rank.rank == 2 else 0.0
+            )
+    finding = verdict(job, tmp_path)
+    assert (finding.fault, finding.ranks) == ("slow-rank", (2,))
+    assert "process group 2 (tp)" in str(finding.message)
 
 
 def test_a_clock_that_is_set_differently_is_not_lateness(tmp_path: Path) -> None:

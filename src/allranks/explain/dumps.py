@@ -6,7 +6,7 @@ and writing verdicts stand in the folder `flight`; this is the way through.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from ..errors import AllranksError
 from ..findings import BlindSpot, Finding, Report, say
@@ -29,9 +29,6 @@ from .flight.standstills import (
 )
 from .flight.words import Words, ranks_text
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 __all__ = ["explain_dumps", "is_dump", "judge_job"]
 
 _FINDINGS = 8
@@ -44,8 +41,10 @@ def explain_dumps(
 ) -> Report:
     """What the flight-recorder dumps among `paths` (files and folders) tell.
 
-    `progress` is called with (files read, all files); paths below `root` are shown relative to it. `engine` reads the
-    dumps on a cluster (see `partition`). Raises `AllranksError` ("no-dumps") when there is none with a rank's number.
+    `progress` is called with (files read, all files). `root` is the folder of the program's source (default: the
+    present one): paths below it are shown relative to it, and source recorded elsewhere is looked for in it. `engine`
+    reads the dumps on a cluster (see `flight.partition`). Raises `AllranksError` ("no-dumps") when there is none with a
+    rank's number.
     """
     files, spots = with_ranks(find_dumps(paths))
     if not files:
@@ -62,7 +61,7 @@ def explain_dumps(
 def judge_job(job: JobTrace, root: Path | None = None) -> Report:
     """The report on dumps that have been read."""
     found = groups(job)
-    findings = _findings(found, Words(job, root))
+    findings = _findings(found, Words(job, root if root is not None else Path.cwd()))
     report = Report("explain", findings[:_FINDINGS], _blind_spots(job, found))
     report.world = _summary(job, found)
     return report
@@ -108,7 +107,8 @@ def _waits(words: Words, found: list[GroupTrace]) -> list[Finding]:
     for waits in by_culprit.values():
         # A rank that stopped is missing from the next call of each of its groups. That in which all others wait for
         # this rank alone comes next in its program; else the one in which they have waited longest.
-        first = min(waits, key=lambda still: (still.needed != still.stopped, since(words.job, still)))
+        # Of calls that all are in, one to which a rank came late.
+        first = min(waits, key=lambda s: (s.needed != s.stopped, not s.late, since(words.job, s)))
         findings.append(_wait(words, first, len(stills) - 1))
     return findings
 

@@ -71,6 +71,8 @@ class Side:
     as_before: bool | None = None
     """True when this call followed the calls before it earlier in the program too, False when another did; None
     when they never occurred before."""
+    familiar: bool = False
+    """True when they had made this very call before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,14 @@ class Mismatch:
 
     @property
     def odd(self) -> tuple[Side, ...]:
-        """The sides at fault: all but that of the majority; without one, those that do not do what came before;
-        where that does not tell, all."""
+        """The sides at fault: all but that of the majority; without one, those that do not do what came before, or
+        do what they never did before; where that does not tell, all."""
         total = sum(len(side.ranks) for side in self.sides)
         if 2 * len(self.sides[0].ranks) > total:
             return self.sides[1:]
-        usual = [side for side in self.sides if side.as_before]
-        if len(usual) == 1:
-            return tuple(side for side in self.sides if side is not usual[0])
+        for usual in ([s for s in self.sides if s.as_before], [s for s in self.sides if s.familiar]):
+            if len(usual) == 1:
+                return tuple(side for side in self.sides if side is not usual[0])
         return self.sides
 
 
@@ -162,6 +164,7 @@ def _sides(compared: list[Row], position: int) -> tuple[Side, ...]:
                 kind=largest.kinds[index],
                 key=key,
                 as_before=None if usual is None else largest.keys[usual] == key,
+                familiar=largest.kinds[index] in largest.kinds[:index],
             )
         )
     return tuple(sorted(sides, key=lambda side: (-len(side.ranks), side.ranks)))

@@ -16,11 +16,12 @@ from ...world import CallKind, Frame, Group, History, RankState, Signature, Wait
 from .agreement import inside, operation, user_lines
 
 if TYPE_CHECKING:
-    from .columns import Call, Calls
+    from .columns import Call, Calls, CodeLine
     from .job import GroupTrace, JobTrace
 
 _RANKS = 3
 """Ranks of each side that stand for all."""
+_LARGEST_SOURCE = 4 * 1024 * 1024
 _CALLS = 256
 """Calls before the deviation that the judge sees."""
 _OUT_OF_STEP = frozenset(
@@ -49,7 +50,7 @@ class Place:
     stopped: tuple[int, ...] = ()
 
 
-def sharpened(job: JobTrace, finding: Finding, place: Place, root: Path | None) -> Finding:
+def sharpened(job: JobTrace, finding: Finding, place: Place, root: Path) -> Finding:
     """`finding` with the statement that parted the ranks, where the source is at hand and tells."""
     found = _parted(job, place, root)
     if found is None:
@@ -63,7 +64,7 @@ def sharpened(job: JobTrace, finding: Finding, place: Place, root: Path | None) 
     return replace(found, severity=finding.severity, evidence=finding.evidence + found.evidence)
 
 
-def _parted(job: JobTrace, place: Place, root: Path | None) -> Finding | None:
+def _parted(job: JobTrace, place: Place, root: Path) -> Finding | None:
     chosen = [side[:_RANKS] for side in place.sides if side]
     calls = {rank: place.group.calls[rank] for side in chosen for rank in side if rank in place.group.calls}
     files = _Files(root)
@@ -93,7 +94,7 @@ def last_call(job: JobTrace, rank: int) -> Call | None:
 class _Files:
     """Finds the source of a frame: where it was recorded, or below the root by the end of its path."""
 
-    def __init__(self, root: Path | None) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.known: dict[str, str | None] = {}
 
@@ -102,29 +103,37 @@ class _Files:
         """True when any source is at hand."""
         return any(self.known.values())
 
-    def path(self, recorded: str) -> str:
+    def path(self, line: CodeLine) -> str:
         """The path to read for a recorded one: itself where there is no such file."""
-        if recorded not in self.known:
-            self.known[recorded] = self._search(recorded)
-        return self.known[recorded] or recorded
+        if line.path not in self.known:
+            self.known[line.path] = self._search(line)
+        return self.known[line.path] or line.path
 
-    def _search(self, recorded: str) -> str | None:
-        if not recorded.endswith(".py"):
+    def _search(self, line: CodeLine) -> str | None:
+        recorded = Path(line.path)
+        if recorded.suffix != ".py":
             return None
-        if Path(recorded).is_file():
-            return recorded
-        parts = Path(recorded).parts
-        root = self.root
-        candidates = (
-            [root.joinpath(*parts[first:]) for first in range(1, len(parts))] if root is not None else []
-        )
-        return next((str(candidate) for candidate in candidates if candidate.is_file()), None)
+        below = [self.root.joinpath(*recorded.parts[first:]) for first in range(1, len(recorded.parts))]
+        return next((str(path) for path in (recorded, *below) if _fits(path, line)), None)
+
+
+def _fits(path: Path, line: CodeLine) -> bool:
+    """True when the file can be the one that ran: it has such a line, and a function of that name."""
+    try:
+        if not path.is_file() or path.stat().st_size > _LARGEST_SOURCE:
+            return False
+        text = path.read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return text.count("\n") + 1 >= line.line and (
+        not line.function.isidentifier() or f"def {line.function}" in text
+    )
 
 
 def _world(job: JobTrace, place: Place, calls: dict[int, Calls], files: _Files) -> World:
     group, position, stopped = place.group, place.position, place.stopped
     members = tuple(sorted(calls))
-    world = World(size=len(members), root=str(files.root or ""))
+    world = World(size=len(members), root=str(files.root))
     # What a rank that stopped did last may have been in another group: that, then, is where the ranks still agreed.
     last = last_call(job, stopped[0]) if stopped else None
     before = job.table.numbers.get(last) if last is not None else None
@@ -155,9 +164,7 @@ def _world(job: JobTrace, place: Place, calls: dict[int, Calls], files: _Files) 
 
 
 def _kind(call: Call, files: _Files) -> CallKind:
-    frames = tuple(
-        Frame(files.path(line.path), line.line, line.function) for line in reversed(user_lines(call))
-    )
+    frames = tuple(Frame(files.path(line), line.line, line.function) for line in reversed(user_lines(call)))
     sizes, types = (
         (call.input_sizes, call.input_dtypes) if call.input_sizes else (call.output_sizes, call.output_dtypes)
     )

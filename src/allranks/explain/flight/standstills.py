@@ -63,6 +63,7 @@ class Exchange:
     kind: int
     mismatched: int | None = None
     """The call with which the peer answered, of another size."""
+    late: dict[int, int] = field(default_factory=dict)
     causes: set[int] = field(default_factory=set)
     stopped: tuple[int, ...] = ()
 

@@ -50,14 +50,14 @@ def group_text(group: GroupTrace) -> Text:
 class Words:
     """Calls and places of one job in words; paths below `root` are relative to it."""
 
-    def __init__(self, job: JobTrace, root: Path | None = None) -> None:
+    def __init__(self, job: JobTrace, root: Path) -> None:
         self.job = job
         self.root = root
 
     def path(self, path: str) -> str:
         """A path as the user would write it."""
-        prefix = str(self.root).rstrip("/") + "/" if self.root is not None else ""
-        return path[len(prefix) :] if prefix and path.startswith(prefix) else path
+        prefix = str(self.root).rstrip("/") + "/"
+        return path[len(prefix) :] if path.startswith(prefix) else path
 
     def call(self, kind: int) -> Call:
         """The call with this number."""
