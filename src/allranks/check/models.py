@@ -133,3 +133,17 @@ def parts_of(scene: Scene, value: Value, depth: int = 0) -> Iterator[Part | None
             continue
         else:
             yield part_of(scene, leaf)
+
+
+def gradient_of(scene: Scene, value: Value) -> Part | None:
+    """The model whose gradient a value is: `p.grad`, `p.grad.data` of one of its parameters; else None."""
+    for leaf in leaves(value):
+        key: object = leaf.key if isinstance(leaf, Unknown) else None
+        for _ in range(4):
+            derivation = scene.run.derivations.get(key) if isinstance(key, int) else None
+            if derivation is None or derivation[0] != "attribute":
+                break
+            if derivation[2] == "grad":
+                return _of_ref(scene, derivation[1], 0)
+            key = derivation[1]
+    return None

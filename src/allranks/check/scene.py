@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..source.decisions import Choice, kind_of
 from ..source.execution import runs
+from ..source.flow import Enclosure, enclosing
 from ..source.lanes import ALL, LANES, MANY_NODES, WORLDS, RankSet
 from ..source.trace import Attempt, Event, Item, Loop, Site
 from ..source.values import Either, Instance, Items, Kind, Mixed, PerLane, Table, Unknown, Value, Walk
@@ -218,6 +219,33 @@ class Scene:
     def shared(self, event: Event) -> bool:
         """True for what several processes of one job run: all of a launched script, or what it spawns."""
         return self.run.initialised and (self.launched or self.child(event.site))
+
+    # Conditions
+
+    def tests(self, event: Event, loop: Loop) -> dict[tuple[int, str], Enclosure]:
+        """The tests between a loop and an event in it, through the calls on the way: (node, arm) -> enclosure."""
+        found: dict[tuple[int, str], Enclosure] = {}
+        for site in event.site.chain():
+            around = enclosing(self.program, site.path, site.line)
+            for enclosure in reversed(around):
+                if enclosure.node is loop.site.node:
+                    found.clear()
+                elif enclosure.kind in ("if", "elif", "else"):
+                    found[id(enclosure.node), "else" if enclosure.kind == "else" else "if"] = enclosure
+        return found
+
+    def exclusive(self, one: Event, other: Event) -> bool:
+        """True when two events stand in different arms of one test, or no lane reaches both."""
+        if self.run.decisions.both(one.guard, other.guard) == 0:
+            return True
+        mine = {(id(e.node), e.kind == "else") for site in one.site.chain() for e in self._around(site)}
+        others = {(id(e.node), e.kind == "else") for site in other.site.chain() for e in self._around(site)}
+        return any((node, not arm) in others for node, arm in mine)
+
+    def _around(self, site: Site) -> tuple[Enclosure, ...]:
+        return tuple(
+            e for e in enclosing(self.program, site.path, site.line) if e.kind in ("if", "elif", "else")
+        )
 
     # Places
 

@@ -74,6 +74,8 @@ def epoch_not_set(program: Program) -> Iterator[Finding]:
     for scene in scenes(program):
         told: set[Instance] = set()
         for loop in scene.all_loops:
+            if not scene.inside(loop, "backward"):
+                continue
             for loader in loaders_of(loop.over):
                 yield from _order_kept(
                     scene, loader, loop.site.location(), scene.loops(loop), loop.guard, told
@@ -408,7 +410,7 @@ def eval_padded(program: Program) -> Iterator[Finding]:
                 made = next((e for e in scene.of("sampler") if e.result is sampler), None)
                 if made is None:
                     continue
-                size = _size(given(sampler, "dataset"))
+                size = _size(scene, given(sampler, "dataset"))
                 if size is not None and size % 2 == 0:
                     continue
                 yield found(
@@ -427,14 +429,15 @@ def eval_padded(program: Program) -> Iterator[Finding]:
                 )
 
 
-def _size(dataset: Value) -> int | None:
+def _size(scene: Scene, dataset: Value) -> int | None:
     """The number of samples of a data set that is told it; None when it is not to be seen.
 
     An even number may fit any usual number of ranks; an odd one fits none.
     """
     if not isinstance(dataset, Instance):
         return None
-    for name, value in dataset.fields.items():
+    made = next((e for e in scene.of("dataset", "iterable_dataset") if e.result is dataset), None)
+    for name, value in [*dataset.fields.items(), *(made.args.items() if made is not None else ())]:
         number = constant(value)
         if (
             type(number) is int

@@ -112,7 +112,7 @@ def _rank_as_device(scene: Scene) -> Finding | None:
     for event in [*scene.of("set_device"), *scene.of("device"), *scene.of("move"), *scene.of("wrap")]:
         given = [event.args.get(name, NONE) for name in ("device", "index", "type", "device_ids")]
         given += [item for value in given if isinstance(value, Items) for item in value.items]
-        if any(_is_rank(value) for value in given) and scene.by_all(event):
+        if any(_is_rank(scene, value) for value in given) and scene.by_all(event):
             return found(
                 "device-not-bound",
                 scene.location(event),
@@ -127,9 +127,15 @@ def _rank_as_device(scene: Scene) -> Finding | None:
     return None
 
 
-def _is_rank(value: Value) -> bool:
-    """True for the rank on every lane, which is not the local rank on the second node."""
+def _is_rank(scene: Scene, value: Value) -> bool:
+    """True for the rank on every lane, which is not the local rank on the second node.
+
+    Not for what counts as the rank only because init_process_group was given it: it may be a local one.
+    """
     if not isinstance(value, PerLane):
+        return False
+    inits = {(str(e.site.path), e.site.line) for e in scene.of("init")}
+    if value.origin is not None and (value.origin.path, value.origin.line) in inits:
         return False
     held = [constant(item) for item in value.items]
     if all(isinstance(item, str) for item in held):
@@ -152,7 +158,10 @@ def _never_set(scene: Scene) -> Finding | None:
         if not _current(device, method, source):
             continue
         earlier = [s for s in scene.of("set_device") if scene.order(s) < scene.order(event)]
-        if any(scene.reach(both(s.guard, event.guard)).many >= PER_NODE for s in earlier):
+        if any(
+            scene.reach(both(s.guard, event.guard)).many >= PER_NODE and not scene.exclusive(s, event)
+            for s in earlier
+        ):
             continue
         place = source if source is not None and _all_ranks(scene, source) else event
         return found(

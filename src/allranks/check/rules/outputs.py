@@ -195,9 +195,27 @@ def _restores(scene: Scene, load: Event) -> bool:
     """True when what was loaded goes into load_state_dict."""
     for event in scene.of("load_state"):
         state = event.args.get("state_dict", NONE)
-        if any(scene.comes_from(leaf, load.result) for leaf in leaves(state)):
+        if any(scene.comes_from(leaf, load.result) for leaf in leaves(state)) or _by_name(scene, load, event):
             return True
     return False
+
+
+def _by_name(scene: Scene, load: Event, use: Event) -> bool:
+    """True when a name that a load binds is used in a later call of the same function."""
+    function = scene.program.function_at(load.site.path, load.site.line)
+    tree = function.node if function is not None else scene.program.module(load.site.path).tree
+    if tree is None or not isinstance(use.site.node, ast.Call) or use.site.path != load.site.path:
+        return False
+    bound = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and any(part is load.site.node for part in ast.walk(node.value))
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    inside = any(node is use.site.node for node in ast.walk(tree))
+    names = {n.id for arg in use.site.node.args for n in ast.walk(arg) if isinstance(n, ast.Name)}
+    return inside and bool(bound & names)
 
 
 @finds("state-dict-prefix")
