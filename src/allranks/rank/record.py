@@ -30,6 +30,8 @@ _MASK, _SHIFT, _STATE_AT, _SERIAL_AT = (
 )
 _SERIAL = struct.Struct("<Q")
 _pack, _time_ns = wire.RECORD.pack_into, time.time_ns
+_NOWHERE = bytearray(wire.RING_BYTES)
+"""What is written to where there is no shared memory; nobody reads it."""
 DIRECT = ("gloo",)
 """Backends on the CPU whose operators do nothing but call them."""
 
@@ -65,7 +67,7 @@ class Recorder:
 
     def restart(self, ring: Any) -> None:
         """Begins from nothing: in a new process, or in a forked child for a host that knows nothing of it yet."""
-        self.ring = ring if ring is not None else bytearray(wire.RING_BYTES)
+        self.ring = ring if ring is not None else _NOWHERE
         self.pending: deque[tuple[int, Any]] = deque()
         """(serial, Work) of calls not known to be complete, oldest first."""
         self.groups.clear()

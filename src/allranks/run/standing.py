@@ -144,21 +144,30 @@ class Standing:
                 serials = detail
             return self._call_wait(serials[-1], pending) if serials else (None, None)
         if pending and answer["top"] == TORCH and "torch/utils/data/" not in answer["top_path"]:
-            return self._call_wait(pending[0], pending)
+            return self._call_wait(self._inner(pending), pending)
         return None, None
+
+    def _inner(self, pending: list[int]) -> int:
+        """Which of the pending calls torch itself waits for: the first that it made itself, else the first."""
+        for serial in pending:
+            found = self.guest.call_of(serial)
+            if found is not None and self.guest.kinds.kinds[found[2]].hidden:
+                return serial
+        return pending[0]
 
     def _call_wait(self, serial: int, pending: list[int]) -> tuple[Wait | None, int | None]:
         found = self.guest.call_of(serial)
         if found is None:
             return None, None
         record, name, kind = found
-        for (
-            earlier
-        ) in pending:  # calls of one group complete in order: the first unfinished one is what holds it up
-            other = self.guest.call_of(earlier)
-            if other is not None and other[1] == name and other[0].position < record.position:
-                serial, (record, name, kind) = earlier, other
-                break
+        if not self.guest.kinds.kinds[kind].signature.is_p2p:
+            for (
+                earlier
+            ) in pending:  # collectives of a group complete in order: the first unfinished one holds it up
+                other = self.guest.call_of(earlier)
+                if other is not None and other[1] == name and other[0].position < record.position:
+                    serial, (record, name, kind) = earlier, other
+                    break
         signature = self.guest.kinds.kinds[kind].signature
         group = name.removesuffix("/p2p")
         members = self.guest.groups[group].ranks if group in self.guest.groups else ()
