@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..findings import Severity
-from .rules import buffers, gradients, precision
+from .rules import buffers, data, gradients, outputs, precision, waste
 
 if TYPE_CHECKING:
     from ..findings import Finding
     from .case import Case
 
-GROUPS = (gradients.RULES, precision.RULES, buffers.RULES)
+GROUPS = (gradients.RULES, data.RULES, outputs.RULES, precision.RULES, buffers.RULES, waste.RULES)
 
 
 def findings(case: Case, root: Finding | None = None) -> list[Finding]:

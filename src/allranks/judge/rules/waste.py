@@ -1,0 +1,199 @@
+"""Waste: ranks that wait for one of theirs in every step, and barriers that order nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from ...findings import Evidence, Finding, Location, say
+from ...world import SETUP
+from ..case import Case, describe, ranks_text
+from ..observed import everywhere, rows
+from . import Rules, found
+
+if TYPE_CHECKING:
+    from ...world import CallKind, History, Site
+
+RULES = Rules()
+
+OFTEN = 8
+"""Fewer barriers, or steps, than this say nothing."""
+ALWAYS = 0.8
+"""The share of the steps in which a straggler is the last."""
+SHARE = 0.2
+"""The share of the time that the others must lose."""
+LATE_NS = 1_000_000
+"""Less than this is noise."""
+
+
+@RULES.finds("needless-barrier")
+def needless_barrier(case: Case) -> Finding | None:
+    """A barrier in every step, with no file written or read around it on any rank."""
+    for rank, state in sorted(case.world.ranks.items()):
+        for name, history in state.histories.items():
+            if "/" in name:
+                continue
+            barriers = _barriers(case, history)
+            for site, positions in barriers.items():
+                steps = _steps_between(case, history, positions)
+                if (
+                    len(positions) < OFTEN
+                    or steps < 0.8 * (len(positions) - 1)
+                    or _orders(case, history, positions)
+                ):
+                    continue
+                if _steps(case, history) > 1.5 * len(positions):
+                    continue
+                return found(
+                    "needless-barrier",
+                    say("a barrier in every step ({count} so far): the reduction of the gradients makes the ranks wait "
+                        "for each other already", count=len(positions)),
+                    _location(case, site), ranks=tuple(case.world.ranks),
+                    evidence=(Evidence("calls", say("calls of rank {rank} around the last barrier", rank=rank),
+                                       _around(case, history, positions[-2]), (rank,)),),
+                    fix=say("leave it out"),
+                )  # fmt: skip
+        break
+    return None
+
+
+def _location(case: Case, site: Site) -> Location | None:
+    return case.place(site[-1]) if site else None
+
+
+def _barriers(case: Case, history: History) -> dict[Site, list[int]]:
+    """Positions of barriers by the line that calls them."""
+    found: dict[Site, list[int]] = {}
+    kinds = {call: case.world.kinds[call] for call in set(history.kinds)}
+    wanted = {c: k.site for c, k in kinds.items() if "barrier" in k.signature.op and not k.hidden and k.site}
+    for index, call in enumerate(history.kinds if wanted else ()):
+        if call in wanted:
+            found.setdefault(wanted[call], []).append(history.start + index)
+    return found
+
+
+def _learns(kind: CallKind) -> bool:
+    """True for calls that carry gradients."""
+    return kind.inside in ("DDP.backward", "FSDP") or (
+        not kind.hidden and kind.signature.op.startswith("allreduce")
+    )
+
+
+def _steps_between(case: Case, history: History, positions: list[int]) -> int:
+    """Between how many neighbouring barriers gradients were reduced."""
+    count = 0
+    for one, other in pairwise(positions):
+        calls = set(history.kinds[one - history.start : other - history.start])
+        count += any(_learns(case.world.kinds[call]) for call in calls)
+    return count
+
+
+def _steps(case: Case, history: History) -> int:
+    """Roughly how many steps were made: how often the rarest of the usual reductions ran."""
+    counts = Counter(history.kinds)
+    usual = [n for call, n in counts.items() if case.world.kinds[call].inside in ("DDP.backward", "FSDP")]
+    return min((n for n in usual if n * 2 >= max(usual)), default=0)
+
+
+def _orders(case: Case, history: History, positions: list[int]) -> bool:
+    """True when files were written or read between barriers about as often as there are barriers."""
+    times = [
+        history.times_ns[p - history.start] for p in positions if p - history.start < len(history.times_ns)
+    ]
+    if not times:
+        return True
+    acts = [row for topic in ("write", "read") for _, row in everywhere(case, topic)]
+    return bool(sum(times[0] <= row["time"] <= times[-1] for row in acts) * 3 >= len(times))
+
+
+def _around(case: Case, history: History, position: int) -> tuple[str, ...]:
+    lines = []
+    for at in range(max(history.start, position - 2), min(history.end, position + 3)):
+        kind = case.world.kind(history.at(at))
+        if kind is not None:
+            where = f"{case.path(kind.site[-1].path)}:{kind.site[-1].line}" if kind.site else "?"
+            lines.append(f"#{at} {describe(kind)} at {where}")
+    return tuple(lines)
+
+
+@RULES.finds("straggler")
+def straggler(case: Case) -> Finding | None:
+    """One rank comes last to the same call in nearly every step, and the others lose a good part of their time."""
+    world = case.world
+    ranks = sorted(world.ranks)
+    if len(ranks) < 2:
+        return None
+    names = set.intersection(*(set(world.ranks[r].histories) for r in ranks))
+    worst: tuple[float, int, CallKind, list[int], int] | None = None
+    for name in sorted(names):
+        if "/" in name or name == SETUP:
+            continue
+        for call, positions in _often(world.ranks[ranks[0]].histories[name]).items():
+            late = _late(case, name, ranks, positions)
+            if late is not None and (worst is None or late[0] > worst[0]):
+                worst = (late[0], late[1], world.kinds[call], late[2], len(positions))
+    if worst is None:
+        return None
+    share, rank, kind, gaps, count = worst
+    location = _location(case, _busy(case, rank))
+    lines = tuple(f"step {i}: {gap / 1e6:.1f} ms late" for i, gap in enumerate(gaps[:8]))
+    return found(
+        "straggler",
+        say("{rank} was the last to come to {call} in {often} of {count} steps, {late} ms late in the middle: the "
+            "others wait for {share} % of the time", rank=ranks_text((rank,)), call=describe(kind),
+            often=sum(g >= LATE_NS for g in gaps), count=count, late=f"{median(gaps) / 1e6:.1f}",
+            share=f"{share * 100:.0f}"),
+        location, ranks=(rank,),
+        related=(case.place(kind.site[-1], role=say("the others wait here")),) if kind.site else (),
+        evidence=(Evidence("counts", say("how late it came"), lines, (rank,)),),
+        fix=say("find what only this rank does in each step (logging, plotting, saving, more data, a slower device), "
+                "and do it more rarely, outside the step, or on all ranks in turn"),
+    )  # fmt: skip
+
+
+def _often(history: History) -> dict[int, list[int]]:
+    """Calls that were made again and again -> their positions, the first few left out: those warm up."""
+    counts = Counter(history.kinds)
+    wanted = {call for call, n in counts.items() if n >= OFTEN + 2}
+    found: dict[int, list[int]] = {call: [] for call in wanted}
+    for index, call in enumerate(history.kinds):
+        if call in wanted:
+            found[call].append(history.start + index)
+    return {call: positions[2:] for call, positions in found.items()}
+
+
+def _late(
+    case: Case, name: str, ranks: list[int], positions: list[int]
+) -> tuple[float, int, list[int]] | None:
+    """(share of the time lost, the rank that is last, by how much in each step) if one rank always is."""
+    histories = [case.world.ranks[r].histories[name] for r in ranks]
+    last: Counter[int] = Counter()
+    gaps: dict[int, list[int]] = {}
+    first_ns = last_ns = 0
+    for position in positions[-2000:]:
+        if any(not 0 <= position - h.start < len(h.times_ns) for h in histories):
+            continue
+        times = [h.times_ns[position - h.start] for h in histories]
+        order = sorted(times)
+        late = ranks[times.index(order[-1])]
+        gap = order[-1] - order[-2] if len(order) > 2 else order[1] - order[0]
+        gaps.setdefault(late, []).append(gap)
+        last[late] += gap >= LATE_NS
+        first_ns, last_ns = first_ns or order[0], order[-1]
+    if not last or last_ns <= first_ns:
+        return None
+    rank, often = last.most_common(1)[0]
+    share = sum(gaps[rank]) / (last_ns - first_ns)
+    if often < max(OFTEN, ALWAYS * len(positions[-2000:])) or share < SHARE:
+        return None
+    return share, rank, gaps[rank]
+
+
+def _busy(case: Case, rank: int) -> Site:
+    """What the late rank alone does between the calls, as far as it was seen: the file that it opens most often."""
+    others = {row["site"] for r, row in everywhere(case, "write") if r != rank and row.get("site")}
+    mine = Counter(row["site"] for row in rows(case.world.ranks[rank], "write") if row.get("site"))
+    alone = [(n, site) for site, n in mine.items() if site not in others and n >= OFTEN and site[-1].user]
+    return max(alone, key=lambda pair: pair[0])[1] if alone else ()
