@@ -185,14 +185,14 @@ class Reader:
         if text.startswith("Failures:"):
             self._first = False
             self.launch.tables += 1
-        if match := _FAILED.search(text):
+        if "exitcode: " in text and (match := _FAILED.search(text)):
             status, local, pid = int(match["status"]), int(match["local"]), int(match["pid"])
             self._add(Exit(line, None, local, pid, line.origin.node, status, time=line.time))
             return True
-        if match := _CLOSING.search(text):
+        if "process " in text and (match := _CLOSING.search(text)):
             self.launch.closed.add(int(next(filter(None, match.groups()))))
             return True
-        return self._elsewhere(line, text)
+        return any(word in text for word in _OTHERS) and self._elsewhere(line, text)
 
     def _notice(self, line: Line, text: str) -> None:
         launch = self.launch
@@ -201,7 +201,7 @@ class Reader:
             launch.ranks.add(rank)
             if text.strip():
                 launch.last_words[rank] = line
-        if match := _WORLD.search(text):
+        if any(word in text for word in _SIZES) and (match := _WORLD.search(text)):
             size = int(next(filter(None, match.groups())))
             launch.told = max(launch.told, size if size <= _MOST_RANKS else 0)
         if "--n" in text:
@@ -274,6 +274,21 @@ class Reader:
             self._known[new.pid, new.status] = new
 
 
+_OTHERS = (
+    "srun: error",
+    "exited on signal",
+    "return code",
+    "terminated with",
+    "CalledProcessError",
+    "Killed",
+    "fault",
+    "Bus error",
+    "Aborted",
+    "xit code",
+    "xit Code",
+)
+"""What stands in every line that another launcher, a shell or a container writes of an end."""
+_SIZES = ("orld", "MEMBER: ", "rocesses")
 _MOST_EXITS = 20_000
 _MOST_RANKS = 1 << 17
 """No job is larger; a number above it is no rank and no world size."""

@@ -125,6 +125,8 @@ class Prefixes:
         self.base = base
         self._learned: tuple[re.Pattern[str], ...] = ()
         self._seen = 0
+        self._origins: dict[tuple[tuple[str, str], ...], Origin] = {}
+        self._known: dict[Origin, Origin] = {base: base}
 
     def learn(self, texts: list[str]) -> None:
         """Decides by a sample; later windows count until there were enough lines."""
@@ -147,19 +149,18 @@ class Prefixes:
     def line(self, number: int, raw: str) -> Line:
         """The line with its prefixes taken off."""
         text, found = raw, {}
-        # Whatever stands before it (a job's name, a pid, a stream), torch's own prefix tells the rank.
-        if "[rank" in text and (match := _FAR_RANK.match(text)):
-            found["rank"] = match["rank"]
-            text = text[match.end() :] if match["end"] == " " else text[match.end() - len(match["end"]) :]
         for _ in range(5):
             match = self._match(text)
             if match is None:
                 break
             found.update({key: value for key, value in match.groupdict().items() if value})
             text = text[match.end() :]
-        origin = self._origin(found) if found else self.base
-        iso = found.get("iso")
-        return Line(number, raw, text, origin, stamp(iso or text))
+        # Whatever else stands before it (a job's name, a pid, a stream), torch's own prefix tells the rank.
+        if "[rank" in text and "rank" not in found and (match := _FAR_RANK.match(text)):
+            found["rank"] = match["rank"]
+            text = text[match.end() :] if match["end"] == " " else text[match.end() - len(match["end"]) :]
+        iso = found.pop("iso", None)
+        return Line(number, raw, text, self._origin(found) if found else self.base, stamp(iso or text))
 
     def _match(self, text: str) -> re.Match[str] | None:
         if text[:1] in _CERTAIN_START:
@@ -172,6 +173,16 @@ class Prefixes:
         return None
 
     def _origin(self, found: dict[str, str]) -> Origin:
+        """The origin of lines with these prefixes: one object for all of them, which is its key where lines are put
+        together."""
+        key = tuple(found.items())
+        origin = self._origins.get(key)
+        if origin is None:
+            made = self._made(found)
+            origin = self._origins[key] = self._known.setdefault(made, made)
+        return origin
+
+    def _made(self, found: dict[str, str]) -> Origin:
         def number(key: str) -> int | None:
             return int(found[key]) if key in found and len(found[key]) < 9 else None
 

@@ -170,14 +170,22 @@ class _Text:
         return "\n".join(line.text for line in self.lines)
 
 
+@dataclass(slots=True)
+class _Writer:
+    """Whoever prints under one prefix: a rank, a node's launcher, or all ranks into each other."""
+
+    origin: Origin
+    assembler: Assembler = field(default_factory=Assembler)
+    text: _Text | None = None
+
+
 class _Reading:
     """The state of reading one file."""
 
     def __init__(self, story: Story) -> None:
         self.story = story
         self.launcher = Reader(story.launch)
-        self.assemblers: dict[Origin, Assembler] = {}
-        self.texts: dict[Origin, _Text] = {}
+        self.writers: dict[int, _Writer] = {}
         self.interesting = fragment_pattern()
         self.stamps: list[tuple[int, float]] = []
         self.table_rank: dict[int, int] = {}
@@ -201,38 +209,38 @@ class _Reading:
             story.watchdogs.feed(line)
         if "traceback : " in text and self.launcher.row is not None and self.launcher.row.rank is not None:
             self.table_rank[line.number] = self.launcher.row.rank
-        assembler = self.assemblers.get(origin)
-        if assembler is None:
-            assembler = self.assemblers.setdefault(origin, Assembler())
-        part = assembler.feed(line)
-        if len(assembler.done) > _PENDING:
-            self._take(origin, assembler, _PENDING // 2)
-        growing = self.texts.get(origin)
+        writer = self.writers.get(id(origin))
+        if writer is None:
+            writer = self.writers.setdefault(id(origin), _Writer(origin))
+        part = writer.assembler.feed(line)
+        if len(writer.assembler.done) > _PENDING:
+            self._take(writer, _PENDING // 2)
+        growing = writer.text
         if growing is not None:
             if not part and text[:1] in (" ", "\t") and text.strip() and len(growing.lines) < _TEXT_LINES:
                 growing.lines.append(line)
                 return
-            del self.texts[origin]
+            writer.text = None
             self._text(growing)
         if not part and not told and (self.interesting.search(text) or _STRAY.match(text)):
-            self.texts[origin] = _Text([line])
+            writer.text = _Text([line])
 
     def gap(self) -> None:
         """Nothing that follows belongs to what came before."""
-        for origin, assembler in self.assemblers.items():
-            assembler.close()
-            self._take(origin, assembler, len(assembler.done))
-        for growing in self.texts.values():
-            self._text(growing)
-        self.texts.clear()
+        for writer in self.writers.values():
+            writer.assembler.close()
+            self._take(writer, len(writer.assembler.done))
+            if writer.text is not None:
+                self._text(writer.text)
+                writer.text = None
         self.stamps = self.stamps[-1:]
 
-    def _take(self, origin: Origin, assembler: Assembler, count: int) -> None:
+    def _take(self, writer: _Writer, count: int) -> None:
         """Takes over the oldest tracebacks. The newest wait: lines of their messages, or what was raised while they
         were handled, may follow."""
-        for traceback in assembler.done[:count]:
-            self._traceback(origin, traceback)
-        del assembler.done[:count]
+        for traceback in writer.assembler.done[:count]:
+            self._traceback(writer.origin, traceback)
+        del writer.assembler.done[:count]
 
     def _time(self, number: int) -> float | None:
         """The last time stamp at or before a line."""
