@@ -24,7 +24,8 @@ messages: $(STAMP)
 	$(BIN)/python tools/messages.py
 
 # torch is asked for by its exact version, first and alone: a range would take a build for CUDA, gigabytes larger.
-$(STAMP): pyproject.toml
+# A catalogue that changed is compiled anew by the same install.
+$(STAMP): pyproject.toml hatch_build.py $(wildcard src/allranks/messages/*/LC_MESSAGES/*.po)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q torch==2.13.0
