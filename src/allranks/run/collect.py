@@ -109,7 +109,7 @@ class Collector:
             rank.isdigit()
             and not hello.get("child")
             and not self._below_same_rank(guest)
-            and not _compiler(guest)
+            and not _helper(guest)
         ):
             guest.rank = int(rank)
             self._claim(guest)
@@ -271,7 +271,8 @@ class Collector:
                 guest.ring = None
 
 
-def _compiler(guest: Guest) -> bool:
+def _helper(guest: Guest) -> bool:
+    """True for the helpers of torch.compile and of multiprocessing, which inherit a rank's environment."""
     return any("compile_worker" in word or "resource_tracker" in word for word in guest.hello.get("argv", ()))
 
 
@@ -279,7 +280,7 @@ def _agent(guest: Guest) -> dict[str, Any]:
     argv = [str(word) for word in guest.hello.get("argv", ())]
     line = " ".join(argv)
     role = "process"
-    if guest.hello.get("child"):
+    if guest.hello.get("child") or "--multiprocessing-fork" in argv or _helper(guest):
         role = "worker"
     elif any(
         mark in line

@@ -17,6 +17,8 @@ def _start():
         # A private name: the tool need not be installed here, and a user's own `allranks` or `rank` stays theirs.
         folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         name = "_allranks_guest"
+        if name in sys.modules:  # a host within a host: one guest is enough
+            return
         spec = spec_from_file_location(
             name, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
         )
