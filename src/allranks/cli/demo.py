@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib.resources import as_file, files
+from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -15,7 +15,6 @@ from .. import api
 from ..errors import AllranksError
 from ..findings import say
 from ..report import terminal
-from ..report.code import Sources
 from ..report.text import console
 from . import speech
 
@@ -36,12 +35,11 @@ def demo(nproc: int) -> int:
             say("the demo needs torch, which this Python does not have"),
             say("pip install torch"),
         )
-    with (
-        as_file(files("allranks.demo").joinpath("train.py")) as program,
-        tempfile.TemporaryDirectory() as folder,
-    ):
+    program = files("allranks.demo").joinpath("train.py").read_text("utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.py").write_text(program, "utf-8")
         launch = [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", str(program),
+            sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={nproc}", "train.py",
         ]  # fmt: skip
         click.secho(f"$ allranks run -- torchrun --nproc-per-node={nproc} train.py", bold=True, err=True)
         previous = Path.cwd()
@@ -49,9 +47,9 @@ def demo(nproc: int) -> int:
         os.chdir(folder)
         try:
             report, _ = api.run(launch)
+            terminal.show_run(report, console(sys.stderr), speech.language())
         finally:
             os.chdir(previous)
-        terminal.show_run(report, console(sys.stderr), speech.language(), sources=Sources())
     if not report.loud:
         raise AllranksError("demo-failed", say("the job ended without a verdict; that should not happen"))
     return 0
