@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from hosts import FAKE, Host
+from test_boot import PYTHONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,3 +139,21 @@ def test_children_of_multiprocessing(host: Host, tmp_path: Path, method: str) ->
     assert [m for m in by_rank[0] if m[0] == "goodbye"] == [
         ("goodbye", {"destroyed": False, "group_alive": True})
     ]
+
+
+@pytest.mark.parametrize("python", [p for p in PYTHONS if re.search(r"/3\.1[2-9]\.", p)] or [sys.executable])
+def test_from_python_3_12_on_silence_is_heard_too(host: Host, tmp_path: Path, python: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        IMPORT + "dist.init_process_group('gloo', rank=0, world_size=1)\n"
+        "for n in range(3):\n    try:\n        [][n]\n    except IndexError:\n        pass\n"
+        "try:\n    getattr(dist, 'missing')\nexcept AttributeError:\n    pass\n"
+    )
+    subprocess.run([python, script], env=host.environment(FAKE), check=True, timeout=60)
+    host.collect()
+    heard = exceptions(host)
+    if python == sys.executable and sys.version_info < (3, 12):
+        assert heard == []
+        return
+    assert [kind for _, kind, _ in heard] == ["IndexError"] * 3 + ["AttributeError"]
+    assert host.said("exception")[0][6][-1][1] == 5
