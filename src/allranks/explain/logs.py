@@ -235,7 +235,9 @@ def seconds(match: re.Match[str]) -> float:
     return days * 86_400 + clock
 
 
-_MENTION = re.compile(r"\W{0,3}(?:\w+[- ])?[Rr]ank[ :=#]{0,2}(?P<rank>\d{1,6})\b")
+_MENTION = re.compile(
+    r"\W{0,3}(?:(?:[Gg]lobal|GLOBAL|[Pp]rocess|[Ww]orker)[- _])?(?:[Rr]ank|RANK)[ :=#]{0,2}(?P<rank>\d{1,6})\b"
+)
 
 
 def mentioned_rank(text: str) -> int | None:

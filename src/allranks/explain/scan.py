@@ -99,15 +99,16 @@ def _windows(blocks: Iterable[bytes], count: Count) -> Iterator[Window]:
         done = 0
         for start, end in spans:
             lead = _last_lines(unread, -start) if start < 0 else b""
-            start, done = _line_start(block, start), _line_end(block, end)
+            start, done = max(_line_start(block, start), done), _line_end(block, end)
             first = number + block.count(b"\n", 0, start) - lead.count(b"\n")
             yield Window(first, (lead + block[start:done]).split(b"\n"))
-        unread = block[max(done, len(block) - TAIL) :] if done else (unread + block)[-TAIL:]
+        rest = block[done:]
+        unread = _last_lines(rest if done or len(rest) > TAIL else unread + rest, TAIL)
         number += block.count(b"\n")
         count.size += len(block)
     count.lines = number - (1 if not block or block.endswith(b"\n") else 0)
-    if rest := _last_lines(unread, TAIL):
-        yield Window(number - rest.count(b"\n"), rest.split(b"\n"))
+    if unread:
+        yield Window(number - unread.count(b"\n"), unread.split(b"\n"))
 
 
 def _spans(block: bytes, reach: int) -> list[tuple[int, int]]:

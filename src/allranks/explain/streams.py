@@ -57,11 +57,13 @@ class Stream:
             yield self.text.encode("utf-8", "replace")
             return
         with _opened(self.path) as raw, _unpacked(raw, self.name) as plain:
+            # `read1` hands out what is there before it stumbles over a damaged or missing rest.
+            read = getattr(plain, "read1", plain.read)
             decoder = None
             first = True
             while True:
                 try:
-                    block = plain.read(BLOCK)
+                    block = read(BLOCK)
                 except _BROKEN:
                     self.cut = True
                     return
