@@ -21,19 +21,35 @@ def run(
     *,
     on_deadlock: OnDeadlock = "kill",
     stall_s: float = 60.0,
+    overhead: float = 0.01,
+    every: int = 0,
+    deep: bool = False,
     live: Callable[[World], None] | None = None,
     sink: Callable[[Report], None] | None = None,
 ) -> tuple[Report, int]:
     """Runs `command`, watches every rank of it, and returns what was found with the exit status of design's table.
 
     `on_deadlock` says whether a job that is proved dead is ended ("kill") or left ("report"); `stall_s` after how
-    many seconds a late rank is a finding; `live` is called with the world a few times a second; `sink` gets the
-    report as soon as there is one, also when the run is interrupted. Raises AllranksError when the command
-    cannot be started.
+    many seconds a late rank is a finding; `overhead` is the share of the job's time that comparing the ranks may
+    take, unless `every` names how many steps lie between two comparisons, or `deep` asks for one after every step;
+    `live` is called with the world a few times a second; `sink` gets the report as soon as there is one, also when
+    the run is interrupted. Raises AllranksError when the command cannot be started.
     """
     from .run import watch
 
-    return watch(list(command), on_deadlock=on_deadlock, stall_s=stall_s, live=live, report_sink=sink)
+    sampling = {
+        "ALLRANKS_OVERHEAD": f"{overhead:g}",
+        "ALLRANKS_EVERY": str(every),
+        "ALLRANKS_DEEP": str(int(deep)),
+    }
+    return watch(
+        list(command),
+        on_deadlock=on_deadlock,
+        stall_s=stall_s,
+        variables=sampling,
+        live=live,
+        report_sink=sink,
+    )
 
 
 def check(

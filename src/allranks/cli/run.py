@@ -25,6 +25,18 @@ if TYPE_CHECKING:
     from ..world import World
 
 
+def share(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    """`1%`, `0.5 %` or `0.01` as a number between 0 and 1."""
+    text = text.strip()
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise click.BadParameter(f"{text!r}: 1%, 0.01", context, parameter)
+    return value
+
+
 @click.command(
     cls=speech.Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
 )
@@ -42,6 +54,15 @@ if TYPE_CHECKING:
     help="Report a rank that keeps the others waiting for so long.",
 )  # fmt: skip
 @click.option(
+    "--overhead", callback=share, default="1%", show_default=True, metavar="SHARE",
+    help="How much of the job's time comparing the ranks' gradients and parameters may take.",
+)  # fmt: skip
+@click.option(
+    "--every", type=click.IntRange(min=0), default=0, metavar="STEPS",
+    help="Compare after every so many steps instead, whatever that takes.",
+)  # fmt: skip
+@click.option("--deep", is_flag=True, help="Compare after every step.")
+@click.option(
     "--fail-on", type=click.Choice(FAIL_ON), default=None,
     help="End with status 1 when a job that succeeded has findings from this severity on; default: error.",
 )  # fmt: skip
@@ -50,8 +71,8 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless something is wrong.")
 @speech.language_option
 def run(
-    command: tuple[str, ...], folder: Path | None, on_deadlock: api.OnDeadlock, stall: float, fail_on: str | None,
-    no_live: bool, verbose: bool, quiet: bool,
+    command: tuple[str, ...], folder: Path | None, on_deadlock: api.OnDeadlock, stall: float, overhead: float,
+    every: int, deep: bool, fail_on: str | None, no_live: bool, verbose: bool, quiet: bool,
 ) -> int:  # fmt: skip
     """Run COMMAND as it is and watch every rank of it.
 
@@ -78,7 +99,14 @@ def run(
 
     try:
         report, status = api.run(
-            words, on_deadlock=on_deadlock, stall_s=stall, live=draw if live else None, sink=sink
+            words,
+            on_deadlock=on_deadlock,
+            stall_s=stall,
+            overhead=overhead,
+            every=every,
+            deep=deep,
+            live=draw if live else None,
+            sink=sink,
         )
     finally:
         foot.close()

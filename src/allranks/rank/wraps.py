@@ -212,8 +212,10 @@ class Wraps:
         if not ddp.find_unused_parameters:
             return
         data = ddp._get_ddp_logging_data()
+        if "unused_parameter_size" not in data:  # nothing measured yet
+            return
         self.steps.tell(
-            "unused", wrap=wrap.number, step=entry.steps, bytes=int(data.get("unused_parameter_size", -1)),
+            "unused", wrap=wrap.number, step=entry.steps, bytes=int(data["unused_parameter_size"]),
             none=len([p for p in wrap.inner().parameters() if p.requires_grad and p.grad is None]),
         )  # fmt: skip
 

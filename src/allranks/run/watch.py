@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -281,6 +281,7 @@ def watch(
     *,
     on_deadlock: str = "kill",
     stall_s: float = 60.0,
+    variables: Mapping[str, str] | None = None,
     live: Live | None = None,
     report_sink: Sink | None = None,
     judge: Judge | None = None,
@@ -289,7 +290,8 @@ def watch(
 ) -> tuple[Report, int]:
     """Runs `command` under watch; gives the report and the exit status for `allranks run`.
 
-    `on_deadlock` "kill" ends a job that is proved dead, "report" leaves it alone. `live` is called with the world a
+    `on_deadlock` "kill" ends a job that is proved dead, "report" leaves it alone. `variables` are settings of the
+    guests, added to the job's environment. `live` is called with the world a
     few times a second. `report_sink` is given the report as soon as there is a verdict, and again at the end, also
     on Ctrl-C or an error of the watch. Raises AllranksError when the command cannot be started.
     """
@@ -302,7 +304,7 @@ def watch(
     started_ns = time.time_ns()
     server = Server(secrets.token_hex(16))
     try:
-        job = Job(command, environment(server.environment))
+        job = Job(command, environment({**server.environment, **(variables or {})}))
     except BaseException:
         server.close()
         raise
