@@ -104,9 +104,11 @@ class Words:
             if calls is None or not calls.kinds:
                 continue
             lines = []
+            before: Call | None = None
             for position in range(max(calls.start, min(until, calls.end) - SHOWN), min(until, calls.end)):
                 call = self.call(calls.at(position) or 0)
-                lines.append(f"#{position} {described(call)} at {self.place(call)}")
+                lines.append(f"#{position} {described(call)} at {self.place(call, before)}")
+                before = call
             title = say("the calls of rank {rank}", rank=rank)
             found.append(Evidence("calls", title, tuple(lines), (rank,)))
         return tuple(found)
