@@ -41,6 +41,8 @@ _TELLING = re.compile(
     r"|tqdm|trange|\w*seed\w*|random_split|DataLoader|\w*Sampler|optim|\w*FileHandler|set_epoch|world_size|WORLD_SIZE"
     r"|is_main\w*|is_master\w*|\w*accelerator|fabric|set_device|environ|getenv|parse_args|add_argument|makedirs|mkdir"
     r"|get_world\w*|master_only|load_state_dict|yield|clip_grad\w*|write_text|shutil|MPI|hvd|copytree"
+    r"|register_hook|register_comm_hook|requires_grad_?|add_module|named_parameters|state_dict|shuffle|permutation"
+    r"|rand|randn|randint|randperm|rand_like|randn_like|add_param_group"
 )
 _FOREIGN = frozenset(
     (
@@ -60,7 +62,8 @@ _FOREIGN = frozenset(
     )
 )
 _TOKEN = re.compile(r"([A-Za-z_]\w*)?([.@]?)\b([A-Za-z_]\w*)[ ]?(\(?)")
-_SAYS, _TELLS, _CHECKS, _RAISES = 1, 2, 4, 8
+_SAYS, _TELLS, _CHECKS, _RAISES, _BUILDS = 1, 2, 4, 8, 16
+_MODEL = re.compile(r"\([^)\n]*Module\b")
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
 _COMMON = frozenset(
     ("train", "eval", "test", "update", "save", "load", "print", "step", "forward", "get", "set", "add", "log", "run",
@@ -145,6 +148,9 @@ class Interest:
                 around.pop()
             if match[2] == "class":
                 around.append((indent, match[3], None))
+                if _MODEL.match(text, match.end()):
+                    # A function that makes a model is followed, so that the model is known.
+                    self._telling.names.add(match[3])
                 continue
             key = (path, line)
             owner = around[-1][1] if around and around[-1][2] is None else ""
@@ -157,7 +163,7 @@ class Interest:
                     heard[other] = heard.get(other, 0) | says
                     self._words[other] = self._words.get(other, frozenset()) | words
         for key, says in heard.items():
-            if says & (_TELLS | _SAYS):
+            if says & (_TELLS | _SAYS) or (says & _BUILDS and not self._owner[key][1]):
                 self._telling.tell(key, *self._owner[key])
             if says & _SAYS or says & (_CHECKS | _RAISES) == (_CHECKS | _RAISES):
                 self._communicating.tell(key, *self._owner[key])
@@ -222,6 +228,8 @@ def _weighed(token: tuple[str, str, str, str]) -> tuple[int, str]:
             says |= _RAISES
     if before == "." and word in ("save", "load") and owner in ("torch", "np", "dcp"):
         says |= _TELLS
+    if before == "." and paren and owner in ("nn", "models") and word[0].isalpha():
+        says |= _BUILDS
     if before == ".":
         return says, "." + word if paren else word if word[0].isupper() else owner if owner[
             :1

@@ -198,6 +198,8 @@ class Libraries(Standard):
         assert isinstance(value, Instance)
         module = value.fields.get("module", c.args[0] if c.args else NONE)
         value.fields["module"] = module
+        if type(module) is Unknown:
+            self.sidetable["wrapped", module.key] = value
         if type(module) is Instance and "sync_bn" in module.fields:
             value.fields["sync_bn"] = TRUE
         return value

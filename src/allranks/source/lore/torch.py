@@ -357,6 +357,9 @@ METHODS: dict[tuple[str, str], Effect] = {
     ("*", "load_state_dict"): Effect("value", "load_state", ("state_dict", "strict")),
     ("*", "requires_grad_"): Effect("pass", "freeze", ("requires_grad",), target="self"),
     ("*", "register_hook"): Effect("value", "grad_hook", ("hook",)),
+    ("*", "add_module"): Effect("value", "set_module", ("name", "module")),
+    ("*", "register_module"): Effect("value", "set_module", ("name", "module")),
+    ("*", "register_parameter"): Effect("value", "set_module", ("name", "param")),
     ("*", "unscale_"): Effect("value", "unscale", ("optimizer",)),
     ("*", "is_set_to_none"): Effect("value"),
 }
