@@ -81,12 +81,10 @@ def _saved(paths: tuple[Path, ...]) -> Report | None:
     from ..report import as_json
 
     with file.open("rb") as stream:
-        if b'"findings"' not in stream.read(4096):
-            return None
-    try:
-        return as_json.load(file.read_bytes())
-    except (ValueError, KeyError, TypeError):
+        head = stream.read(4096)
+    if b'"findings"' not in head or b'"format"' not in head:
         return None
+    return as_json.load(file.read_bytes())
 
 
 def _show(report: Report, form: str, target: Path | None, *, quiet: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from ..world import Frame
@@ -20,6 +21,30 @@ _PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.*)")
 _THREAD = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
 _FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<path>.+?):(?P<line>\d{1,9})\)\s*$")
 _RANK = re.compile(r"--(?:local[-_])?rank[= ](?P<rank>\d{1,6})\b")
+_PACKAGES = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "numpy",
+        "accelerate",
+        "transformers",
+        "datasets",
+        "tokenizers",
+        "lightning",
+        "deepspeed",
+    ]
+) | {
+    "pytorch_lightning",
+    "lightning_fabric",
+    "ray",
+    "megatron",
+    "timm",
+    "PIL",
+    "cv2",
+    "tqdm",
+    "runpy",
+    "torchrun",
+}
 _HELPERS = re.compile(
     r"torchrun|torch\.distributed\.(?:run|launch)|resource_tracker|compile_worker|accelerate\S* launch"
 )
@@ -45,12 +70,21 @@ def read_stacks(path: Path, story: Story, origin: Origin) -> None:
             head = line if main else head
         elif main and (match := _FRAME.match(line.text)):
             frames.insert(
-                0, Frame(match["path"], int(match["line"]), match["function"], user=is_user(match["path"]))
+                0, Frame(match["path"], int(match["line"]), match["function"], user=_is_user(match["path"]))
             )
         elif not line.text.strip():
             main = False
         story.lines += 1
     _add(story, command, origin.rank, frames, head)
+
+
+def _is_user(path: str) -> bool:
+    """As for tracebacks; py-spy shortens paths to what stands below a folder of sys.path, the packages' and the
+    user's alike."""
+    if path.startswith(("/", "<")) or path[1:2] == ":":
+        return is_user(path)
+    top = path.replace("\\", "/").split("/")[0].removesuffix(".py")
+    return top not in sys.stdlib_module_names and top not in _PACKAGES
 
 
 def _add(story: Story, command: str, rank: int | None, frames: list[Frame], head: Line | None) -> None:
