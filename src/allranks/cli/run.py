@@ -90,9 +90,16 @@ def run(
     foot = FootLine(sys.stderr)
     live = not no_live and not quiet and foot.active
 
+    shown: list[Report] = []
+
     def sink(report: Report) -> None:
         if folder is not None:
             write(report, folder)
+        if report.statistics.get("dead") and report.loud and not shown:
+            # Said at once: to end the job can take its launcher seconds, and what that prints comes after.
+            foot.close()
+            shown.append(report)
+            terminal.show_run(report, console(sys.stderr), speech.language(), verbose=verbose)
 
     def draw(world: World) -> None:
         foot.show(status_line(world))
@@ -110,7 +117,9 @@ def run(
         )
     finally:
         foot.close()
-    if report.loud or not quiet:
+    if shown:
+        terminal.show_ended(report, console(sys.stderr), speech.language(), killed=on_deadlock == "kill")
+    elif report.loud or not quiet:
         terminal.show_run(report, console(sys.stderr), speech.language(), verbose=verbose)
     if status == 0 and severity_at_or_above(report.worst(), chosen):
         status = 1

@@ -54,6 +54,22 @@ def show_run(
         out.print(Line(render(advice, language), "dim"))
 
 
+def show_ended(report: Report, out: Console, language: str = "en", *, killed: bool) -> None:
+    """The last line after a verdict that was shown while the job lived: what launchers print at their end has come
+    in between."""
+    finding = report.loud[0]
+    place = spot(finding.location) if finding.location is not None else finding.fault
+    if killed:
+        text = say(
+            "the job was proved dead and ended: {fault} at {place}, see above",
+            fault=finding.fault,
+            place=place,
+        )
+    else:
+        text = say("the job was proved dead: {fault} at {place}, see above", fault=finding.fault, place=place)
+    out.print(Line.assemble(("allranks: ", "bold"), (render(text, language), STYLES[finding.severity])))
+
+
 class _Speaker:
     def __init__(self, out: Console, language: str, sources: Sources) -> None:
         self.out, self.language, self.sources = out, language, sources
