@@ -33,6 +33,7 @@ def buffers(machine: Calls, value: Value, depth: int = 0) -> int:
     """NO, PERHAPS or YES for a model."""
     if depth > 6:
         return PERHAPS
+    value = machine.force(value)
     if type(value) is Instance:
         if value.cls is not None:
             return of_class(machine, value.cls, depth)
@@ -108,6 +109,10 @@ class _Reader:
         if self.found == YES:
             return
         if isinstance(node, ast.If | ast.IfExp):
+            if _by_default(node.test):
+                for part in ast.iter_child_nodes(node):
+                    self._visit(part, sure)
+                return
             self._visit(node.test, sure)
             for part in ast.iter_child_nodes(node):
                 if part is not node.test:
@@ -134,3 +139,12 @@ class _Reader:
             self.found = max(self.found, min(sure, of_class(self.machine, value, self.depth + 1)))
         elif type(value) is External and re.match(r"(timm|transformers|torchvision)\.", value.name):
             self.found = max(self.found, min(sure, _of_name(value.name)))
+
+
+def _by_default(test: ast.expr) -> bool:
+    """True for `x is None`: what follows is the usual case."""
+    return (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Is)
+        and (isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None)
+    )

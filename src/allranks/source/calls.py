@@ -82,8 +82,12 @@ class Calls(Statements):
         if kind is Method:
             assert isinstance(callee, Method)
             if callee.function is not None:
+                self._used(callee.receiver, callee.function, node)
                 return self.call_function(callee.function, [callee.receiver, *args], keywords, node)
             return self.call_method(callee.receiver, callee.name, args, keywords, node)
+        if isinstance(callee, Mixed):
+            able = tuple(o for o in callee.options if _takes(o, len(args), keywords))
+            callee = Mixed(able, callee.kind, callee.origin)
         if kind in (Either, PerLane, Mixed):
             return self.map_lanes(callee, lambda part: self.call(part, args, keywords, node))
         if kind is ClassValue:
@@ -99,6 +103,15 @@ class Calls(Statements):
             assert isinstance(callee, Unknown)
             return self.call_unknown(callee, args, keywords, node)
         return self.fresh(Kind.UNKNOWN)
+
+    def _used(self, receiver: Value, function: FunctionValue, node: ast.AST) -> None:
+        """Records that a method of a model is called from outside of its class."""
+        caller = self.frame.function
+        outside = caller is None or caller.owner is None
+        if type(receiver) is not Instance or receiver.kind != "module" or function.owner is None:
+            return
+        if outside or (caller is not None and caller.owner is not receiver.cls):
+            self.record("model_call", function.name, node, receiver=receiver)
 
     def call_external(self, name: str, args: list[Value], keywords: dict[str, Value], node: ast.AST) -> Value:
         """Calls a foreign function or class."""
@@ -120,6 +133,8 @@ class Calls(Statements):
         self, callee: Unknown, args: list[Value], keywords: dict[str, Value], node: ast.AST
     ) -> Value:
         """Calls something that was not resolved: what it does with what it is given is not known."""
+        if ("wrapped", callee.key) in self.sidetable:
+            self.record("forward", callee.label, node, receiver=callee)
         talking = any(self.talks(a) for a in (*args, *keywords.values()))
         if talking:
             self.missed("call")
@@ -255,7 +270,9 @@ class Calls(Statements):
             type(v) is FunctionValue and self.matters(v) for v in function.closure.names.values()
         ):
             return True
-        return any(self.talks(value) for value in (*args, *keywords.values()))
+        given = (*args, *keywords.values())
+        # What is done with a model or a loader is training, whatever the words.
+        return any(self.talks(v) or (type(v) is Instance and v.kind in ("loader", "module")) for v in given)
 
     def matters(self, function: FunctionValue) -> bool:
         """True when a function's text, or that of what it calls, speaks of ranks, files or training."""
@@ -487,15 +504,22 @@ class Calls(Statements):
         elif self._builds(cls, init, kind) or any(map(self.talks, like)):
             self.call_function(init, [value, *args], keywords, node)
         else:
-            value.vague = self.fresh(like=like)
+            value.vague = self._vague(like)
         if init is None and kind:
-            value.vague = self.fresh(like=like)
+            value.vague = self._vague(like)
         return value
+
+    def _vague(self, like: tuple[Value, ...]) -> Unknown:
+        """What a field may be that was made of these values somehow: hardly the rank itself."""
+        found = self.fresh(like=like)
+        if found.kind is not Kind.DATA:
+            found.kind = min(found.kind, Kind.UNKNOWN)
+        return found
 
     def _builds(self, cls: ClassValue, init: FunctionValue, kind: str) -> bool:
         """True when `__init__` is run: models are only looked into where they matter."""
         if kind in _MODELS:
-            return self.communicates(init)
+            return self.class_communicates(cls)
         short = (
             (init.node.end_lineno or 0) - init.node.lineno < 80
             if not isinstance(init.node, ast.Lambda)
@@ -715,6 +739,18 @@ class _Muted:
 
     def __exit__(self, *error: object) -> None:
         self.machine.items, self.machine.guard = self.kept[0], self.kept[1]
+
+
+def _takes(value: Value, given: int, keywords: dict[str, Value]) -> bool:
+    """False for a function that cannot be called with such arguments."""
+    if type(value) is not FunctionValue:
+        return True
+    spec = value.node.args
+    positional = [*spec.posonlyargs, *spec.args]
+    needed = [p.arg for p in positional[given : len(positional) - len(spec.defaults)]]
+    named = {p.arg for p in (*positional, *spec.kwonlyargs)}
+    unknown = keywords and spec.kwarg is None and not keywords.keys() <= named
+    return not unknown and all(name in keywords for name in needed)
 
 
 def _open_loops(items: list[trace.Item]) -> list[Turns]:

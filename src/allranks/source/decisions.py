@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Union
 from .lanes import ALL, LANES, even, indices, per_local_rank
 from .values import (
     ABSENT,
-    Const,
     Either,
-    Instance,
     Kind,
     Mixed,
     Origin,
@@ -318,20 +316,13 @@ def kind_of(value: Value, mask: int = ALL, decisions: Decisions | None = None) -
     return Kind.UNIFORM
 
 
-def origin_of(value: Value) -> Origin | None:
+def origin_of(value: Value, decisions: Decisions | None = None) -> Origin | None:
     """Where a value began to differ between ranks, if it does."""
     if type(value) is Unknown or type(value) is PerLane or type(value) is Mixed:
         return value.origin
     if type(value) is Either:
-        return origin_of(value.high) or origin_of(value.low)
+        symbol = decisions.symbols[value.symbol] if decisions is not None else None
+        if symbol is not None and symbol.kind > Kind.UNKNOWN:
+            return symbol.origin
+        return origin_of(value.high, decisions) or origin_of(value.low, decisions)
     return None
-
-
-def is_object(value: Value) -> bool:
-    """True for an instance."""
-    return isinstance(value, Instance)
-
-
-def constant(value: Value) -> object:
-    """The Python constant of a value; `ABSENT` where it is none."""
-    return value.value if type(value) is Const else ABSENT

@@ -19,6 +19,7 @@ from .values import (
     Const,
     Either,
     External,
+    FunctionValue,
     Items,
     Kind,
     LocalModule,
@@ -66,7 +67,18 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 _BUILTINS = frozenset(dir(builtins))
 _SHAPELESS = frozenset(
-    ("dtype", "device", "ndim", "requires_grad", "is_cuda", "is_leaf", "layout", "__class__", "__name__")
+    (
+        "type",
+        "dtype",
+        "device",
+        "ndim",
+        "requires_grad",
+        "is_cuda",
+        "is_leaf",
+        "layout",
+        "__class__",
+        "__name__",
+    )
 )
 """Attributes of a tensor that do not follow its data."""
 _LONGEST = 200
@@ -140,8 +152,13 @@ class Expressions(State):
                 return self.settle_shared(changed)
             if node is self.calling:
                 return Method(value, name)
-            kind = Kind.UNIFORM if name in _SHAPELESS else value.kind
-            like = () if name in _SHAPELESS else (value,)
+            kind = value.kind
+            like: tuple[Value, ...] = (value,)
+            if name in _SHAPELESS:
+                kind, like = Kind.UNIFORM, ()
+            elif name == "shape" and value.label == "batch":
+                # Batches have one size, the last one aside.
+                kind, like = min(value.kind, Kind.UNKNOWN), ()
             return self.settle(self.derived(("attribute", value.key, name), like, kind, name))
         return self.object_attribute(value, name, node)
 
@@ -155,6 +172,10 @@ class Expressions(State):
         found = value.names.get(name)
         if found is not None:
             return self.settle_shared(found)
+        if name == "__dict__":
+            # models.__dict__[name](): one of the module's own functions.
+            own = {k: v for k, v in value.names.items() if type(v) is FunctionValue and v.home is value}
+            return Table(dict(own), Mixed(tuple(own.values()), Kind.UNIFORM, None) if own else None)
         folder = value.module.path.parent
         if value.module.path.name == "__init__.py":
             for path in (folder / f"{name}.py", folder / name / "__init__.py"):
@@ -528,6 +549,8 @@ class Expressions(State):
         if changed is not None:
             return self.settle_shared(changed)
         label = str(index.value) if type(index) is Const and isinstance(index.value, str) else ""
+        if type(value) is Unknown and value.label == "batch" and type(index) is Const:
+            label = "batch"
         return self.settle(self.derived(key, (value, index), label=label))
 
     def _item_of_list(self, value: Items, index: Value, node: ast.AST) -> Value:

@@ -99,7 +99,7 @@ class Iteration(Expressions):
         return max(inner, key=lambda t: t[0])
 
     def _turns_of_range(self, bounds: list[Value]) -> Turns:
-        found = [(self.kind(b), origin_of(b)) for b in bounds]
+        found = [(self.kind(b), origin_of(b, self.decisions)) for b in bounds]
         kind, origin = max(found, key=lambda t: t[0], default=EVEN)
         if kind >= Kind.GROUP and len(bounds) == 3:
             # range(rank, n, world_size): a shard, even where n was made to divide.

@@ -100,6 +100,7 @@ class _Reader:
         self.decisions = decisions
         self.exits = [i for i in walk(items) if isinstance(i, Exit)]
         self.order = {id(item): n for n, item in enumerate(walk(items))}
+        self._loops: dict[int, bool] = {}
         self.partial: list[tuple[Guard, bool]] = []
         for item in walk(items):
             if isinstance(item, Event) and pairs_up(item) and item.guard != ALL:
@@ -170,7 +171,7 @@ class _Reader:
             elif isinstance(item, Loop):
                 if view.sees(item.guard):
                     inner = self.sequence(item.items, view, other)
-                    if inner:
+                    if inner or (other.sees(item.guard) and self._communicates(item)):
                         steps.append(_Step(item, inner, view.sees(item.again)))
             elif isinstance(item, Attempt):
                 steps += self.sequence(item.items, view, other)
@@ -178,26 +179,48 @@ class _Reader:
                     steps += self.sequence(handler.items, view, other)
         return steps
 
+    def _communicates(self, loop: Loop) -> bool:
+        found = self._loops.get(id(loop))
+        if found is None:
+            found = self._loops[id(loop)] = _communicating(loop.items)
+        return found
+
     def compare(self, one: View, other: View) -> Iterator[Parting]:
         """What does not pair between two views."""
         a, b = self.sequence(self.items, one, other), self.sequence(self.items, other, one)
         yield from self._compare(a, b, one, other)
 
     def _compare(self, a: list[_Step], b: list[_Step], one: View, other: View) -> Iterator[Parting]:
-        shared = {id(s.item) for s in a} & {id(s.item) for s in b}
-        keys = [[id(s.item) if id(s.item) in shared else s.key for s in side] for side in (a, b)]
-        blocks = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes()
         alone: list[tuple[_Step, View, View, _Step | None]] = []
-        for tag, a0, a1, b0, b1 in blocks:
-            if tag == "equal":
-                for x, y in zip(a[a0:a1], b[b0:b1], strict=True):
-                    if x.item is y.item and isinstance(x.item, Loop):
-                        yield from self._compare(x.inner, y.inner, one, other)
-                        yield from self._left(x, y, one, other)
-            else:
-                alone += [(s, one, other, b[b1] if b1 < len(b) else None) for s in a[a0:a1]]
-                alone += [(s, other, one, a[a1] if a1 < len(a) else None) for s in b[b0:b1]]
+        for x, y in self._paired(a, b):
+            if x is not None and y is not None:
+                if x.item is y.item and isinstance(x.item, Loop):
+                    yield from self._compare(x.inner, y.inner, one, other)
+                    yield from self._left(x, y, one, other)
+            elif x is not None:
+                alone.append((x, one, other, self._next(b, x)))
+            elif y is not None:
+                alone.append((y, other, one, self._next(a, y)))
         yield from self._explained(alone)
+
+    def _next(self, steps: list[_Step], after: _Step) -> _Step | None:
+        """What the other side comes to next, in the order of the program."""
+        at = self.order[id(after.item)]
+        return next((s for s in steps if self.order[id(s.item)] > at), None)
+
+    def _paired(self, a: list[_Step], b: list[_Step]) -> Iterator[tuple[_Step | None, _Step | None]]:
+        """The two sequences side by side: first what stands in one call of one function, then by operation."""
+        near: list[list[object]] = [[(s.key, id(s.item.site.caller)) for s in side] for side in (a, b)]
+        for same, xs, ys in _aligned(a, b, near[0], near[1]):
+            if same:
+                yield from zip(xs, ys, strict=True)
+                continue
+            for pair, ps, qs in _aligned(xs, ys, [s.key for s in xs], [s.key for s in ys]):
+                if pair:
+                    yield from zip(ps, qs, strict=True)
+                else:
+                    yield from ((p, None) for p in ps)
+                    yield from ((None, q) for q in qs)
 
     def _left(self, x: _Step, y: _Step, one: View, other: View) -> Iterator[Parting]:
         """A loop that one view goes on with and the other has left."""
@@ -268,6 +291,19 @@ class _Reader:
         kind = symbol.kind if symbol is not None else Kind.DATA
         origin = symbol.origin if symbol is not None else None
         return Parting(cause, kind, events, waiting, None, {0, 1, 2}, ordered, origin)
+
+
+def _aligned(
+    a: list[_Step], b: list[_Step], one: list[object], other: list[object]
+) -> Iterator[tuple[bool, list[_Step], list[_Step]]]:
+    """Runs of steps that pair by their keys, and what stands between them. What both sides share is one key."""
+    shared = {id(s.item) for s in a} & {id(s.item) for s in b}
+    keys = [
+        [id(s.item) if id(s.item) in shared else k for s, k in zip(side, ks, strict=True)]
+        for side, ks in ((a, one), (b, other))
+    ]
+    for tag, a0, a1, b0, b1 in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
+        yield tag == "equal", a[a0:a1], b[b0:b1]
 
 
 def pairs_up(event: Event) -> bool:

@@ -349,7 +349,8 @@ class Standard(Contexts):
                 return merged(parts, value.origin)
         kind, origin = self.turns(value)
         if type(value) is Unknown:
-            kind = max(kind if kind is not Kind.UNKNOWN else Kind.UNIFORM, value.kind)
+            own = min(value.kind, Kind.UNKNOWN) if value.label == "batch" else value.kind
+            kind = max(kind if kind is not Kind.UNKNOWN else Kind.UNIFORM, own)
             origin = origin or value.origin
         elif (
             type(value) is Instance
@@ -458,6 +459,13 @@ class Standard(Contexts):
             return self.fresh(like=(self.settle(generator.fields.get("seed", NONE)), *c.args))
         if generator is not None and generator is not NONE:
             return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
+        if c.name.endswith(".shuffle") and c.args:
+            seeded = self.seeded is not None and self.seeded <= Kind.UNKNOWN
+            if not seeded and type(c.args[0]) is Items:
+                c.args[0].items, c.args[0].rest = [], self.fresh(Kind.DATA, self.origin(c.node, "random"))
+            elif not seeded:
+                self.change(c.args[0], Kind.DATA, self.origin(c.node, "random"))
+            return NONE
         if self.seeded is not None and self.seeded <= Kind.UNKNOWN:
             return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
         return self.fresh(Kind.DATA, self.origin(c.node, "random"))
@@ -589,6 +597,8 @@ class Standard(Contexts):
         like: tuple[Value, ...] = (value, *given)
         if name in _UNIFORM_METHODS:
             like = ()
+        elif name == "size" and type(value) is Unknown and value.label == "batch":
+            like, kind = (), min(value.kind, Kind.UNKNOWN)
         key = (
             "method",
             self.key_of(value),

@@ -180,9 +180,9 @@ class State:
         for value in like:
             other = self.kind(value)
             if other > kind:
-                kind, origin = other, origin_of(value)
+                kind, origin = other, origin_of(value, self.decisions)
             elif origin is None:
-                origin = origin_of(value)
+                origin = origin_of(value, self.decisions)
             for found in _sources(value):
                 sources = sources | found if sources else found
         return Unknown(key, kind, origin, label, sources)
@@ -225,7 +225,11 @@ class State:
         """`value` as the active lanes see it now, after what was changed in place."""
         if type(value) is Unknown:
             changed = self.replaced.get(value.key)
-            return value if changed is None else self.decisions.restrict(changed, self.absolute)
+            if changed is None:
+                return value
+            # What took its place may have been changed in turn.
+            seen = self.decisions.restrict(changed, self.absolute)
+            return self.settle(seen) if type(seen) is Unknown and seen.key != value.key else seen
         if type(value) is Either or type(value) is PerLane:
             seen = self.decisions.restrict(value, self.guard)
             return self.settle(seen) if type(seen) is Unknown else seen
@@ -375,9 +379,17 @@ class State:
 
     def mix(self, values: list[Value], kind: Kind, origin: Origin | None) -> Value:
         """One of several values: itself if there is only one, an unknown if they are plain."""
+        whole: list[Value] = []
+        for value in map(self.settle, values):
+            if not any(same(value, w) for w in whole):
+                whole.append(value)
+        if len(whole) == 1:
+            return whole[0]
+        if kind <= Kind.RANK and len(whole) <= 3 and any(type(w) is PerLane for w in whole):
+            return self._one_everywhere(whole)
         distinct: list[Value] = []
-        for value in values:
-            for leaf in options(self.settle(value)):
+        for value in whole:
+            for leaf in options(value):
                 if not any(same(leaf, d) for d in distinct):
                     distinct.append(leaf)
         if len(distinct) == 1:
@@ -385,6 +397,14 @@ class State:
         if all(type(d) in (Const, Unknown) for d in distinct):
             return self.fresh(kind, origin, like=tuple(distinct))
         return Mixed(tuple(distinct[:6]), kind, origin)
+
+    def _one_everywhere(self, values: list[Value]) -> Value:
+        """Which of some values is not known, but it is the same one on all ranks."""
+        result = values[0]
+        for value in values[1:]:
+            uniform = self.decisions.symbol(("mix", next(self._fresh)), Kind.UNKNOWN, self.doubt_origin, "")
+            result = self.decisions.select(uniform, value, result)
+        return result
 
     @contextmanager
     def under(self, guard: Guard) -> Iterator[None]:

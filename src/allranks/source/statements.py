@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import trace
-from .decisions import origin_of, symbols_of
+from .decisions import origin_of
 from .interest import NOT_FINITE
 from .iteration import Iteration
 from .lanes import ALL
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _SAME_EVERYWHERE = frozenset(
     ("ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "StopIteration", "AttributeError",
-     "NotImplementedError", "SystemExit", "NameError", "GeneratorExit", "ArgumentError", "PackageNotFoundError")
+     "NotImplementedError", "SystemExit", "NameError", "GeneratorExit", "ArgumentError", "PackageNotFoundError",
+     "FileNotFoundError", "FileExistsError")
 )  # fmt: skip
 """Errors that come of the environment or the end of something: every rank meets them alike."""
 
@@ -285,36 +286,22 @@ class Statements(Iteration):
                 catcher.raised = self.decisions.either(catcher.raised, self.absolute)
                 self.leave("raise", node)
                 return
-        if self._ordinary_error():
+        if self.branch is None or self._not_finite(self.branch):
+            self.leave("raise", node)
+        else:
             # An error ends the job, loudly: what is looked at is the run that has none.
             self.items.append(trace.Exit("raise", self.absolute, self.here(node), self.branch))
-            return
-        self.leave("raise", node)
 
-    def _ordinary_error(self) -> bool:
-        """True when it is not known whether this is raised at all; not so for a loss that is not finite: for that
-        the other ranks wait while this one goes down."""
-        branch = self.branch
-        if self.frame.rough:
-            return True
-        if branch is None or not symbols_of(branch.after) - symbols_of(branch.before):
-            return False
+    def _not_finite(self, branch: trace.Branch) -> bool:
+        """True for a test for a loss that is not finite: one rank goes down for it while the others wait."""
         test = getattr(branch.site.node, "test", None)
         text = self.program.module(branch.site.path).source.segment(test) if test is not None else ""
-        return not NOT_FINITE.search(text)
+        return bool(NOT_FINITE.search(text)) and not self.frame.rough
 
     def _assert(self, node: ast.Assert) -> None:
-        if self.frame.rough:
-            self.evaluate(node.test)
-            return
-        entry, branch = self.guard, self.branch
-        holds = self.test(node.test, node)
-        fails = self.decisions.minus(self.guard, holds)
-        if fails != 0 and self.decisions.kind_of_guard(holds, entry) >= Kind.NODE:
-            goes_on = self.decisions.both(self.guard, holds)
-            self.guard, self.branch = fails, trace.Branch(self.here(node), entry, fails, branch)
-            self.raised("AssertionError", node)
-            self.guard, self.branch = goes_on, branch
+        value = self.evaluate(node.test)
+        if type(value) is not Const:
+            self.note_doubt(node, node.test, self.kind(value), value)
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:

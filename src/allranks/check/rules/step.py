@@ -98,7 +98,9 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
             place,
             say("whether a rank calls {operation} depends on its own data", operation=_called(event)),
             related=[*related, *_origin(parting)],
-            fix=say("decide together: reduce the condition over the ranks first, or make the call in both cases"),
+            fix=say(
+                "decide together: reduce the condition over the ranks first, or make the call in both cases"
+            ),
         )
     if all(e.hidden for e in made):
         return found(
@@ -121,7 +123,10 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
             ranks=_who(parting.ranks),
         ),
         related=related,
-        fix=say("call {operation} on all ranks and keep only the output under the rank test", operation=_called(event)),
+        fix=say(
+            "call {operation} on all ranks and keep only the output under the rank test",
+            operation=_called(event),
+        ),
     )
 
 
@@ -220,7 +225,9 @@ def _meant(handler: Handler) -> bool:
 
 
 def _swallowed(handler: ast.ExceptHandler, site: Site, event: Event) -> Finding:
-    place = replace(site.location(), line=handler.lineno, column=handler.col_offset + 1, end_line=handler.lineno)
+    place = replace(
+        site.location(), line=handler.lineno, column=handler.col_offset + 1, end_line=handler.lineno
+    )
     return found(
         "swallowed-exception",
         place,
@@ -235,7 +242,7 @@ def _swallowed(handler: ast.ExceptHandler, site: Site, event: Event) -> Finding:
     )
 
 
-@finds("uneven-iterations", "data-dependent-collective")
+@finds("uneven-iterations", "data-dependent-collective", "swallowed-exception")
 def uneven(program: Program) -> Iterator[Finding]:
     """A loop with collectives inside takes a different number of turns on each rank."""
     for run in _looked_at(program):
@@ -247,7 +254,32 @@ def uneven(program: Program) -> Iterator[Finding]:
                 continue
             if run.alone is not None and loop.turns is Kind.DATA:
                 continue
-            yield replace(_uneven(loop, event), call_path=_path(event))
+            over = _through(loop.over)
+            if isinstance(over, Walk) and over.like == "range" and not _by_shard_or_error(loop):
+                continue  # micro-batches of a batch: of one size, the last batch aside
+            if loop.origin is not None and loop.origin.cause == "error":
+                yield _other_turns(loop, event)
+            else:
+                yield replace(_uneven(loop, event), call_path=_path(event))
+
+
+def _by_shard_or_error(loop: Loop) -> bool:
+    return loop.origin is not None and loop.origin.cause in ("shard", "error")
+
+
+def _other_turns(loop: Loop, event: Event) -> Finding:
+    """A loop whose number of turns an except clause may have set."""
+    assert loop.origin is not None
+    return found(
+        "swallowed-exception",
+        Location(loop.origin.path, loop.origin.line),
+        say("a rank that meets an error here goes on with other values than the ranks that do not"),
+        related=[
+            loop.site.location(say("then it takes another number of turns here")),
+            event.site.location(say("and the others wait here, in {operation}", operation=_called(event))),
+        ],
+        fix=say("let the error end the job, or let rank 0 decide and broadcast what it found"),
+    )
 
 
 def _uneven(loop: Loop, event: Event) -> Finding:
@@ -266,14 +298,18 @@ def _uneven(loop: Loop, event: Event) -> Finding:
             ),
             related=related,
             severity=Severity.INFO if _by_sample(loop) else None,
-            fix=say("give all ranks as many samples (drop the rest or pad), or wrap the loop in `with model.join():`"),
+            fix=say(
+                "give all ranks as many samples (drop the rest or pad), or wrap the loop in `with model.join():`"
+            ),
         )
     return found(
         "data-dependent-collective",
         place,
         say("how often a rank calls {operation} here depends on its own data", operation=_called(event)),
         related=related,
-        fix=say("call it equally often on all ranks: fill in what is missing with zeros, or reduce one stacked tensor"),
+        fix=say(
+            "call it equally often on all ranks: fill in what is missing with zeros, or reduce one stacked tensor"
+        ),
     )
 
 
@@ -310,9 +346,14 @@ def unawaited(program: Program) -> Iterator[Finding]:
             yield found(
                 "unawaited-work",
                 early.event.site.location(),
-                say("the result of this asynchronous {operation} is used before it is waited for", operation=operation),
+                say(
+                    "the result of this asynchronous {operation} is used before it is waited for",
+                    operation=operation,
+                ),
                 related=[early.used.location(say("used here"))],
-                fix=say("keep the returned work and call .wait() before the tensor is used, or drop async_op=True"),
+                fix=say(
+                    "keep the returned work and call .wait() before the tensor is used, or drop async_op=True"
+                ),
                 call_path=_path(early.event),
             )
 
