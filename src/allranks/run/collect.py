@@ -25,9 +25,10 @@ Keys of `RankState.facts` (absent where not known):
 | process_state | state letter of /proc when it is "T" (stopped) or "D" (in the kernel) |
 | sigterm | True when SIGTERM ended it |
 | records_lost | records overwritten before they were read |
+| scheduled | [(time_ns, ns that the main thread has run, ns that it has waited for a processor)] |
 | observed | {topic: [row, ...]}: what hooks saw, in order; `site` and `..._site` of a row that is a dict are Sites |
 | digests | {part of an optimizer: {step: sample}}: see judge/digests.py; samples in which all agree are dropped |
-| agreed | {part: (samples in which the ranks agreed, last of them)} |
+| agreed | {part: last sampled step after which all ranks had the same parameters} |
 | observed_beyond | {topic: rows that came when the topic held as many as it may} |
 
 `World.agents` has a row per process that is not a rank: {pid, role ("agent", "launcher", "worker", "process"), argv,
@@ -169,6 +170,8 @@ class Collector:
             if guest.ended_ns:
                 continue
             self.records += guest.read()
+            if guest.rank is not None:
+                guest.schedule()
             if guest.connected or not process.gone(guest.pid):
                 continue
             self.records += guest.read()

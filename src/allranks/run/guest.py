@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..rank import wire
 from ..world import SETUP, CallKind, ExceptionInfo, Exit, Frame, Group, History, Signature, Site, p2p
+from . import process
 from .ring import Record, Ring
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ KEEP = 1 << 20
 
 OBSERVED = 20_000
 """Rows of one topic of observations that are held; of later ones only the number is known."""
+
+SCHEDULE_NS = 40_000_000
+SCHEDULES = 20_000
+"""How often, and how many times, it is looked whether a rank runs or waits for a processor."""
 
 Row = tuple[str, int, str, int, bool]
 
@@ -245,6 +250,18 @@ class Guest:
 
     def _on_broken(self, error: str, place: str, off: bool) -> None:
         self.broken.append(f"{error} ({place}){' and stopped recording' if off else ''}")
+
+    def schedule(self) -> None:
+        """Notes for how long the main thread has run and has waited for a processor, some times a second."""
+        rows: list[tuple[int, int, int]] = self.facts.setdefault("scheduled", [])
+        now = time.time_ns()
+        if rows and now - rows[-1][0] < SCHEDULE_NS:
+            return
+        seen = process.scheduled(self.pid, int(self.hello.get("tid") or self.pid))
+        if seen is not None:
+            rows.append((now, *seen))
+            if len(rows) > SCHEDULES:
+                del rows[: SCHEDULES // 2 : 2]  # what is old is kept more coarsely
 
     # What the ring holds
 

@@ -65,6 +65,15 @@ def cpu_ns(pid: int, tid: int) -> int | None:
     return (int(fields[11]) + int(fields[12])) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
+def scheduled(pid: int, tid: int) -> tuple[int, int] | None:
+    """For how long one thread has run, and has waited for a processor, in ns; None where the kernel does not tell."""
+    try:
+        run, waited = Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[:2]
+        return int(run), int(waited)
+    except (OSError, ValueError):
+        return None
+
+
 def environment(pid: int) -> dict[str, str]:
     """The environment a process was started with; empty where it cannot be read."""
     try:

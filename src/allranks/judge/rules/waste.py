@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from itertools import pairwise
 from statistics import median
@@ -14,18 +15,21 @@ from ..observed import everywhere, rows
 from . import Rules, found
 
 if TYPE_CHECKING:
-    from ...world import CallKind, History, Site
+    from ...world import CallKind, History, RankState, Site
 
 RULES = Rules()
 
 OFTEN = 8
-"""Fewer barriers, or steps, than this say nothing."""
+"""Fewer barriers than this say nothing."""
+STEPS = 20
+"""Fewer steps than this do not make a straggler."""
 ALWAYS = 0.8
 """The share of the steps in which a straggler is the last."""
-SHARE = 0.2
+SHARE = 0.25
 """The share of the time that the others must lose."""
 LATE_NS = 1_000_000
-"""Less than this is noise."""
+LOST_NS = 150_000_000
+"""Less than this, in a step and in all, is noise."""
 
 
 @RULES.finds("needless-barrier")
@@ -156,7 +160,7 @@ def straggler(case: Case) -> Finding | None:
 def _often(history: History) -> dict[int, list[int]]:
     """Calls that were made again and again -> their positions, the first few left out: those warm up."""
     counts = Counter(history.kinds)
-    wanted = {call for call, n in counts.items() if n >= OFTEN + 2}
+    wanted = {call for call, n in counts.items() if n >= STEPS + 2}
     found: dict[int, list[int]] = {call: [] for call in wanted}
     for index, call in enumerate(history.kinds):
         if call in wanted:
@@ -185,10 +189,37 @@ def _late(
     if not last or last_ns <= first_ns:
         return None
     rank, often = last.most_common(1)[0]
-    share = sum(gaps[rank]) / (last_ns - first_ns)
-    if often < max(OFTEN, ALWAYS * len(positions[-2000:])) or share < SHARE:
+    lost = sum(gaps[rank])
+    share = lost / (last_ns - first_ns)
+    if often < max(STEPS, ALWAYS * len(positions[-2000:])) or share < SHARE or lost < LOST_NS:
         return None
+    ran, starved = (_more_than_others(case, rank, column, first_ns, last_ns) for column in (1, 2))
+    if starved * 2 > lost and ran * 5 < lost:
+        return None  # others' programs on its processor made it late
     return share, rank, gaps[rank]
+
+
+def _more_than_others(case: Case, rank: int, column: int, first_ns: int, last_ns: int) -> float:
+    """By how much the main thread of one rank ran (column 1) or waited for a processor (2) longer than the others'."""
+    took = {r: _took(state, column, first_ns, last_ns) for r, state in case.world.ranks.items()}
+    return took.pop(rank) - median(took.values())
+
+
+def _took(state: RankState, column: int, first_ns: int, last_ns: int) -> float:
+    seen: list[tuple[int, int, int]] = state.facts.get("scheduled", [])
+    if not seen:
+        return 0.0
+    times = [row[0] for row in seen]
+    return _at(seen, times, last_ns, column) - _at(seen, times, first_ns, column)
+
+
+def _at(seen: list[tuple[int, int, int]], times: list[int], now_ns: int, column: int) -> float:
+    """The value at a moment between two looks."""
+    index = bisect_left(times, now_ns)
+    if index == 0 or index == len(seen):
+        return seen[min(index, len(seen) - 1)][column]
+    low, high = seen[index - 1], seen[index]
+    return low[column] + (high[column] - low[column]) * (now_ns - low[0]) / max(1, high[0] - low[0])
 
 
 def _busy(case: Case, rank: int) -> Site:
