@@ -54,9 +54,9 @@ def settle(world: World) -> None:
         apart = 0
         for step in shared:
             samples = [member[step] for member in members]
-            if len({sample[:2] for sample in samples}) == 1:
+            if len({sample[VALUES] for sample in samples}) == 1 and step:
                 _agreed(world, key, step)
-            else:
+            if len({sample[:2] for sample in samples}) > 1:
                 apart += 1
                 if apart <= KEEP:
                     continue
@@ -69,9 +69,7 @@ def settle(world: World) -> None:
 
 def _agreed(world: World, key: str, step: int) -> None:
     for rank in ranks_of(world, key):
-        agreed = world.ranks[rank].facts.setdefault("agreed", {})
-        count, last = agreed.get(key, (0, 0))
-        agreed[key] = (count + 1, max(last, step))
+        world.ranks[rank].facts.setdefault("agreed", {})[key] = step
 
 
 def differences(world: World, key: str, among: tuple[int, ...] = ()) -> list[Difference]:
@@ -91,8 +89,8 @@ def differences(world: World, key: str, among: tuple[int, ...] = ()) -> list[Dif
 
 
 def agreed(world: World, key: str) -> int:
-    """In how many samples the ranks agreed."""
-    return max((s.facts.get("agreed", {}).get(key, (0, 0))[0] for s in world.ranks.values()), default=0)
+    """The last step after which all ranks had the same parameters; 0 for none."""
+    return max((s.facts.get("agreed", {}).get(key, 0) for s in world.ranks.values()), default=0)
 
 
 def _apart(samples: dict[int, Sample], total: int, each: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -77,8 +77,9 @@ def patterns(state: RankState) -> Iterator[tuple[dict[str, Any], tuple[Event, ..
         yield row, pattern(state, row["number"])
 
 
-def torn(case: Case) -> list[Torn]:
-    """The parts in which ranks differ, each with its first difference, gradients before parameters of one step."""
+def torn(case: Case, what: str = "") -> list[Torn]:
+    """The parts in which ranks differ, each with its first difference (in `what`: "gradients" or "parameters");
+    gradients come before the parameters of their step."""
     found = []
     for key in keys(case.world):
         members = ranks_of(case.world, key)
@@ -87,7 +88,7 @@ def torn(case: Case) -> list[Torn]:
         if part is None or part["sharded"]:
             continue
         for among in _groups(case, int(part["wrap"]), members):
-            apart = differences(case.world, key, among)
+            apart = [d for d in differences(case.world, key, among) if what in ("", d.what)]
             if apart:
                 state = case.world.ranks[among[0]]
                 number = state.facts["digests"][key][apart[0].step][4]

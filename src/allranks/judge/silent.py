@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..faults import catalogue
 from ..findings import Severity
 from .rules import buffers, data, gradients, outputs, precision, waste
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .case import Case
 
 GROUPS = (gradients.RULES, data.RULES, outputs.RULES, precision.RULES, buffers.RULES, waste.RULES)
+REST = "replicas-diverged"
+"""What is said of replicas that differ when no other error on gradients or precision says why."""
 
 
 def findings(case: Case, root: Finding | None = None) -> list[Finding]:
@@ -24,6 +27,13 @@ def findings(case: Case, root: Finding | None = None) -> list[Finding]:
     Beside a `root` that ended the job, or would have, only errors are told: the rest waits for a run that gets through.
     """
     found = [finding for rules in GROUPS for finding in rules.every(case)]
+    if any(f.severity is Severity.ERROR and f.fault != REST and _moves(f) for f in found):
+        found = [f for f in found if f.fault != REST]
     if root is not None and root.severity is Severity.ERROR:
         found = [f for f in found if f.severity is Severity.ERROR and f.fault != root.fault]
     return sorted(found, key=lambda finding: -finding.severity.weight)
+
+
+def _moves(finding: Finding) -> bool:
+    """True for a fault that can part replicas."""
+    return catalogue()[finding.fault].group in ("gradients", "precision")

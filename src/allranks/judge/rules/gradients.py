@@ -1,7 +1,6 @@
 """Replicas that do not stay equal: why the gradients or parameters of two ranks differ.
 
-Each rule explains differences that the digests show, and leaves alone what an earlier rule explains; what none
-explains is `replicas-diverged`.
+Each rule explains differences that the digests show; what none explains is `replicas-diverged`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
 from ...world import SETUP
 from ..case import Case, ranks_text
+from ..digests import agreed
 from ..observed import Torn, assignment, event, everywhere, first, last, place, rows, torn
 from . import Rules, found
 
@@ -33,13 +33,9 @@ def _optimizer_site(case: Case, number: int) -> Site:
     return row["site"] if row is not None else ()
 
 
-def _apart(case: Case, wrap: int | None = None, what: str = "gradients") -> list[Torn]:
-    """The torn parts of a DDP model (None: of any) whose first difference is in the gradients (or parameters)."""
-    return [
-        t
-        for t in torn(case)
-        if t.difference.what == what and (t.wrap == wrap if wrap is not None else t.wrap)
-    ]
+def _apart(case: Case, wrap: int | None = None) -> list[Torn]:
+    """The parts of a DDP model (0: of none, None: of any) whose gradients differ."""
+    return [t for t in torn(case, "gradients") if (t.wrap == wrap if wrap is not None else t.wrap)]
 
 
 def _digests(torn_part: Torn) -> Evidence:
@@ -88,7 +84,7 @@ def changed_after_wrap(case: Case) -> Finding | None:
         row = first(case, "changed", how=how)
         if row is None:
             continue
-        apart = [t for t in torn(case) if t.difference.what == "gradients" and t.wrap in (0, row["wrap"])]
+        apart = [t for t in torn(case, "gradients") if t.wrap in (0, row["wrap"])]
         if not apart:
             continue
         words = {
@@ -270,14 +266,11 @@ def model_not_wrapped(case: Case) -> Finding | None:
 
 
 def _own_way(case: Case, t: Torn) -> bool:
-    """True when nothing that a rank called can have made these parameters equal, now or later: no samples that agree
-    once training began, no collective of the user's or of a library that carries more than a metric."""
-    if t.difference.step < 1 or t.difference.what != "gradients":
+    """True when nothing that a rank called can have made these parameters equal, now or later: they were never equal
+    after a step, and no collective of the user's or of a library carries more than a metric."""
+    if agreed(case.world, t.part["key"]):
         return False
     for state in case.world.ranks.values():
-        count, latest = state.facts.get("agreed", {}).get(t.part["key"], (0, 0))
-        if count and latest:
-            return False
         for name, history in state.histories.items():
             if name == SETUP:
                 continue
@@ -352,14 +345,8 @@ def needless_unused_search(case: Case) -> Finding | None:
 
 @RULES.finds("replicas-diverged")
 def replicas_diverged(case: Case) -> Finding | None:
-    """Replicas that differ where no other rule knows why."""
-    if first(case, "not_finite") is not None or _explained(case):
-        return None
+    """Replicas that differ; told where no other rule knows why (see `silent`)."""
     for t in [t for t in torn(case) if t.wrap]:
-        if any(
-            rule(case) is not None for rule in (ddp_bypassed, accumulation_unsynced, unregistered_parameter)
-        ):
-            return None
         return _loaded(case, t) or _options(case, t) or _diverged(case, t)
     return _never_steps(case)
 
@@ -404,7 +391,8 @@ def _options(case: Case, t: Torn) -> Finding | None:
 
 
 def _diverged(case: Case, t: Torn) -> Finding:
-    step = event(t.events, "step")
+    number = t.part["optimizer"]
+    steps = [e["site"] for _, e in everywhere(case, "event", what="step", of=number) if e["site"]]
     if t.difference.step == 0:
         message = say(
             "the parameters {names} differ between ranks before the first step: something changed them on some ranks "
@@ -417,7 +405,7 @@ def _diverged(case: Case, t: Torn) -> Finding:
             what=say("gradients") if t.difference.what == "gradients" else say("parameters"),
             step=t.difference.step, names=t.names(),
         )  # fmt: skip
-    site = step.site if step else _optimizer_site(case, t.part["optimizer"])
+    site = steps[0] if steps else _optimizer_site(case, number)
     return found(
         "replicas-diverged", message, place(case, site), ranks=t.difference.ranks, evidence=(_digests(t),),
         related=_related(case, (_wrap_site(case, t.wrap), say("DDP is built here"))),

@@ -1,0 +1,67 @@
+"""Each program and what is said about it: the fault, its line and, where it matters, the ranks; nothing about twins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from allranks.findings import Finding
+
+pytestmark = pytest.mark.torch
+FAULTS = {
+    "ddp-bypassed": ("bypass_attribute", "bypass_kept_inner", "bypass_method"),
+    "accumulation-unsynced": ("never_synced", "last_window_short", "flag_left_off"),
+    "model-not-wrapped": ("all_alone", "loss_with_weights", "unseeded_alone"),
+    "changed-after-wrap": ("unfrozen", "new_head", "adapter_added"),
+    "moved-after-wrap": ("cast", "cast_inner", "cast_back"),
+    "unregistered-parameter": ("plain_dict", "loose_tensor"),
+    "optimizer-mismatch": ("old_parameters", "left_out"),
+    "reduced-twice-or-unscaled": ("twice", "summed", "summing_hook"),
+    "clip-before-sync": ("clamp_hook", "clip_then_reduce", "norm_hook"),
+    "gradients-cleared": (
+        "cleared",
+        "cleared_to_zero",
+        "cleared_by_model",
+        "cleared_in_window",
+        "never_cleared",
+    ),
+    "clip-scaled": ("clip_scaled",),
+    "scaler-order": ("step_scaled", "other_scales"),
+    "non-finite": ("nan_on_one", "root_of_zero", "root_of_negative"),
+    "replicas-diverged": ("loaded_on_first", "other_rate", "edited_on_one", "steps_on_first"),
+    "local-batch-norm": ("few_samples", "convolutions"),
+    "sync-batch-norm-misplaced": ("converted_late",),
+    "needless-unused-search": ("needless_search",),
+}
+RIGHT = (
+    "through_wrapper", "accumulates", "averaged_by_hand", "local_sgd", "wrapped_again", "moved_nowhere",
+    "hidden_teacher", "head_only", "summed_loss", "mask_hook", "cleared_by_hand", "closure", "gan", "scaled",
+    "skips_bad", "average_kept", "many_samples", "frozen_statistics", "useful_search",
+)  # fmt: skip
+RANKS = {"nan_on_one": (1,), "root_of_negative": (0,), "loaded_on_first": (0,), "steps_on_first": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "name"), [(fault, name) for fault, names in FAULTS.items() for name in names]
+)
+def test_a_fault_is_named_with_its_line(
+    fault: str, name: str, findings: Callable[[str], list[Finding]]
+) -> None:
+    said = findings(name)
+    assert [f.fault for f in said] == [fault], [str(f.message) for f in said]
+    location = said[0].location
+    assert location is not None
+    assert (location.path, location.line) == ("programs.py", marked(name))
+    if name in RANKS:
+        assert said[0].ranks == RANKS[name]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_left_alone(name: str, findings: Callable[[str], list[Finding]]) -> None:
+    assert [(f.fault, str(f.message)) for f in findings(name)] == []
