@@ -81,13 +81,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(randoms=st.randoms(use_true_random=False))
 def test_changed_dumps_are_judged_or_refused(folder: Path, randoms: random.Random) -> None:
     judge([mutated(randoms) for _ in range(3)], folder)
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(
     data=st.binary(max_size=400),
     start=st.sampled_from([b"\x80\x02}(X\x07\x00\x00\x00entries](", b"\x80\x04", b'{"entries":[']),
@@ -138,7 +138,7 @@ DUMP = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=2000)
+@settings(max_examples=150, deadline=None)
 @given(dumps=st.lists(DUMP, min_size=1, max_size=4), protocol=st.sampled_from([2, 4]))
 def test_dumps_with_values_of_any_kind_are_judged(folder: Path, dumps: list[dict], protocol: int) -> None:
     judge([python_pickled(protocol)(dump) for dump in dumps], folder)

@@ -34,6 +34,7 @@ PLAIN = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(value=PLAIN, protocol=st.integers(2, 5))
 def test_plain_data_is_read_as_the_standard_library_reads_it(value: object, protocol: int) -> None:
     if protocol == 2 and _holds_bytes(value):
@@ -193,7 +194,7 @@ def test_a_file_cut_at_any_byte_is_known_as_cut_off() -> None:
             Unpickler(data[:size] + bytes(64)).load()
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=200))
 def test_random_bytes_end_in_one_of_two_errors_or_plain_data(data: bytes) -> None:
     try:
