@@ -37,6 +37,8 @@ def judge(world: World, *, final: bool = False, stall_s: float = 60.0) -> list[F
     root = _root(case) if settled or _silent(case.deviation) else None
     if root is None:
         root = waiting.RULES.first(case)
+    if root is not None:
+        root = silent.refined(case, root)
     found = [root] if root is not None else []
     if final:
         found += silent.findings(case, root)

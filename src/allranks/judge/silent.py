@@ -15,6 +15,7 @@ from .rules import buffers, data, gradients, outputs, precision, waste
 if TYPE_CHECKING:
     from ..findings import Finding
     from .case import Case
+    from .rules import Rule
 
 GROUPS = (gradients.RULES, data.RULES, outputs.RULES, precision.RULES, buffers.RULES, waste.RULES)
 REST = "replicas-diverged"
@@ -26,12 +27,27 @@ def findings(case: Case, root: Finding | None = None) -> list[Finding]:
 
     Beside a `root` that ended the job, or would have, only errors are told: the rest waits for a run that gets through.
     """
-    found = [finding for rules in GROUPS for finding in rules.every(case)]
+    found = [finding for rules in GROUPS for rule in rules if (finding := _asked(rule, case)) is not None]
     if any(f.severity is Severity.ERROR and f.fault != REST and _moves(f) for f in found):
         found = [f for f in found if f.fault != REST]
     if root is not None and root.severity is Severity.ERROR:
         found = [f for f in found if f.severity is Severity.ERROR and f.fault != root.fault]
     return sorted(found, key=lambda finding: -finding.severity.weight)
+
+
+def refined(case: Case, root: Finding) -> Finding:
+    """What ended the job, by the cause that the ranks' hooks saw, where there is one behind it."""
+    if root.fault == "unused-parameters":
+        return gradients.changed(case, root) or root
+    return root
+
+
+def _asked(rule: Rule, case: Case) -> Finding | None:
+    """A rule's answer; none where what a rank told has not the form that the rule knows: guests may be newer."""
+    try:
+        return rule.judge(case)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _moves(finding: Finding) -> bool:

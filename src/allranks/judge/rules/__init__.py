@@ -48,10 +48,6 @@ class Rules(list[Rule]):
                 return finding
         return None
 
-    def every(self, case: Case) -> list[Finding]:
-        """The answers of all rules that have one."""
-        return [finding for rule in self if (finding := rule.judge(case)) is not None]
-
 
 def found(
     fault: str,

@@ -6,6 +6,7 @@ Each rule explains differences that the digests show; what none explains is `rep
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
@@ -105,6 +106,23 @@ def changed_after_wrap(case: Case) -> Finding | None:
     return None
 
 
+def changed(case: Case, root: Finding) -> Finding | None:
+    """DDP waits in vain for the gradients of parameters that were exchanged or frozen after it was built."""
+    for how, word in (("replaced", say("replaced")), ("frozen", say("frozen"))):
+        row = first(case, "changed", how=how)
+        if row is not None:
+            message = say(
+                "{count} parameters ({names}) were {how} after DDP was built: it waits for gradients that never come",
+                count=row["count"], names=_few(row["names"]), how=word,
+            )  # fmt: skip
+            return replace(
+                root, fault="changed-after-wrap", message=message,
+                location=_where_changed(case, row, how) or root.location,
+                fix=say("change the model first and wrap it again after every such change: model = DDP(model.module)"),
+            )  # fmt: skip
+    return None
+
+
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
@@ -112,26 +130,27 @@ def _few(names: list[str]) -> str:
 def _where_changed(case: Case, row: dict[str, Any], how: str) -> Location | None:
     """The line that changed the model: seen as it ran, or the only one in the program that can have."""
     wrap = row["wrap"]
-    if how == "unfrozen":
-        seen = first(case, "required", wrap=wrap, wanted=True)
+    if how in ("unfrozen", "frozen"):
+        thaw = how == "unfrozen"
+        seen = first(case, "required", wrap=wrap, wanted=thaw)
         if seen is None:
-            written = _thaws(case)
+            written = _sets_flag(case, thaw)
             if written is not None:
                 return written
-            seen = first(case, "grown")
+            seen = first(case, "grown") if thaw else None
     else:
         seen = first(case, "registered", wrap=wrap)
     return place(case, seen["site"]) if seen is not None else None
 
 
-def _thaws(case: Case) -> Location | None:
-    """The one line in the files seen on stacks that sets `requires_grad` to something else than False."""
+def _sets_flag(case: Case, thaw: bool) -> Location | None:
+    """The one line in the files seen on stacks that sets `requires_grad`, to False or (`thaw`) to anything else."""
     files = dict.fromkeys(f.path for _, row in everywhere(case, "event") for f in row["site"] if f.user)
     lines = []
     for path in files:
         tree = case.program.module(path).tree
         for node in ast.walk(tree) if tree is not None else ():
-            if not isinstance(node, ast.Assign) or ast.unparse(node.value) == "False":
+            if not isinstance(node, ast.Assign) or (ast.unparse(node.value) == "False") is thaw:
                 continue
             if any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets):
                 lines.append(Location(case.path(path), node.lineno))
