@@ -362,3 +362,47 @@ def test_an_interrupted_hang_shows_where_each_rank_stood(tmp_path: Path) -> None
 def test_only_a_status_is_known(tmp_path: Path) -> None:
     found = verdict(ask(tmp_path, [*started(), "epoch 1", *ended({1: 1}, survivors=[0])]))
     assert (found.fault, found.ranks) == ("child-failed-first", (1,))
+
+
+def test_what_goes_on_and_is_wrong_is_found_in_a_long_log(tmp_path: Path) -> None:
+    warning = [
+        f"{SITE}/torch/distributed/distributed_c10d.py:2054: UserWarning: Running all_reduce on global rank 2 which does not belong to the given group.",
+        "  warnings.warn(",
+    ]
+    found = verdict(ask(tmp_path, ["epoch 1", *warning, *(f"epoch {i} loss 0.3" for i in range(2, 400))]))
+    assert (found.fault, found.ranks, found.severity) == ("group-membership", (2,), Severity.ERROR)
+    keys = [
+        "The model and loaded state dict do not match exactly",
+        "",
+        "unexpected key in source state_dict: module.backbone.conv1.weight",
+    ]
+    assert (
+        verdict(ask(tmp_path, [*keys, *(f"epoch {i} loss 0.3" for i in range(400))])).fault
+        == "state-dict-prefix"
+    )
+
+
+def test_all_ranks_out_of_memory_on_one_device(tmp_path: Path) -> None:
+    error = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.69 GiB"
+    ranks = {
+        rank: trace([MAIN, ("/srv/job/train.py", 31, "main", "model.cuda()")], error) for rank in range(3)
+    }
+    report = ask(tmp_path, woven(ranks, PREFIXES["excepthook"], "after"))
+    assert [(one.fault, one.ranks) for one in report.findings[:2]] == [
+        ("out-of-memory", (0, 1, 2)),
+        ("device-not-bound", (0, 1, 2)),
+    ]
+
+
+def test_a_kernels_check_and_the_place_of_its_exception(tmp_path: Path) -> None:
+    check = "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed."
+    log = [
+        check,
+        check,
+        *trace(
+            [MAIN, ("/srv/job/train.py", 44, "main", "loss.item()")],
+            "RuntimeError: CUDA error: device-side assert triggered",
+        ),
+    ]
+    found = verdict(ask(tmp_path, [*log, *ended({0: 1})]))
+    assert (found.fault, found.ranks, place(found)) == ("child-failed-first", (0,), ("train.py", 44))

@@ -75,6 +75,8 @@ class Incident:
     ranks: set[int] = field(default_factory=set)
     locals: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
+    """Indices of the devices that the texts name."""
     unknown: int = 0
     """How many times it was printed by a rank that the log does not name."""
     anonymous: bool = False
@@ -320,6 +322,7 @@ class _Reading:
         known.last = max(known.last, shown[-1].number if shown else 0)
         if len(known.lines) + len(shown) <= _EVIDENCE or known is new:
             known.lines += shown
+        known.devices |= {one.captures["device"] for one in new.readings[:1] if "device" in one.captures}
         said = [one.captures["rank"] for one in new.readings[:1] if one.captures.get("rank", "").isdigit()]
         if origin.rank is not None:
             known.ranks.add(origin.rank)

@@ -21,30 +21,11 @@ _PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.*)")
 _THREAD = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
 _FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<path>.+?):(?P<line>\d{1,9})\)\s*$")
 _RANK = re.compile(r"--(?:local[-_])?rank[= ](?P<rank>\d{1,6})\b")
-_PACKAGES = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "numpy",
-        "accelerate",
-        "transformers",
-        "datasets",
-        "tokenizers",
-        "lightning",
-        "deepspeed",
-    ]
-) | {
-    "pytorch_lightning",
-    "lightning_fabric",
-    "ray",
-    "megatron",
-    "timm",
-    "PIL",
-    "cv2",
-    "tqdm",
-    "runpy",
-    "torchrun",
-}
+_PACKAGES = frozenset([
+    "torch", "torchvision", "numpy", "accelerate", "transformers", "datasets", "tokenizers", "lightning", "deepspeed",
+    "pytorch_lightning", "lightning_fabric", "ray", "megatron", "timm", "PIL", "cv2", "tqdm", "runpy", "torchrun",
+])  # fmt: skip
+"""Packages whose frames are no user's, as far as a job's stacks usually hold them."""
 _HELPERS = re.compile(
     r"torchrun|torch\.distributed\.(?:run|launch)|resource_tracker|compile_worker|accelerate\S* launch"
 )

@@ -37,6 +37,11 @@ _GOES_ON = 60
 _NEAR_END = 80
 
 
+_ONE_DEVICE = say(
+    "Several ranks ran out of memory on device 0: do they all use it? Call torch.cuda.set_device(local_rank) first."
+)
+
+
 @dataclass(slots=True)
 class Verdict:
     """A fault with everything that goes into its finding."""
@@ -116,6 +121,8 @@ def _own_failures(story: Story) -> list[Incident]:
 
 def survived(incident: Incident, story: Story) -> bool:
     """True when the log shows no end after it: the program handled it, or it is a warning."""
+    if incident.readings and incident.readings[0].goes_on:
+        return False
     if story.launch.exits or any(other.raised and other is not incident for other in story.of("victim")):
         return False
     after = story.lines - incident.last
@@ -133,9 +140,7 @@ def _weak(incident: Incident) -> bool:
 def _by_cause(causes: list[Incident], story: Story) -> Verdict:
     """The verdict of own failures: the first one's fault, at the first place that is known of it."""
     first = _clearest(causes)
-    same = [incident for incident in causes if incident.fault == first.fault]
-    if not first.readings:
-        same = [first]
+    same = [incident for incident in causes if _is_same(incident, first)]
     placed = _best_placed(same) or first
     ranks = tuple(sorted({rank for incident in same for rank in ranks_of(incident, story.launch)}))
     frame = placed.frame
@@ -156,8 +161,20 @@ def _by_cause(causes: list[Incident], story: Story) -> Verdict:
         message = say("{ranks} failed first: {error}", ranks=named(ranks), error=brief(placed.text))
         fix = say("Mend this error; those of the other ranks follow from it.") if story.of("victim") else None
         others = []
+    devices = {device for one in same for device in one.devices}
+    if first.fault == "out-of-memory" and len(ranks) > 1 and devices == {"0"}:
+        others.append(("device-not-bound", _ONE_DEVICE))
     lines = [line for incident in same for line in incident.lines]
     return Verdict(first.fault, message, ranks, frame, fix, lines, same, others, sure=not _weak(first))
+
+
+def _is_same(incident: Incident, first: Incident) -> bool:
+    """True for what shows the same fault; an exception of a rank's own is the same only in the same words."""
+    if first.fault != "child-failed-first":
+        return incident.fault == first.fault
+    if not first.readings:
+        return incident is first
+    return bool(incident.readings) and (incident.signature == first.signature or first.frame is None)
 
 
 def _clearest(causes: list[Incident]) -> Incident:

@@ -41,6 +41,7 @@ class Signature:
     within: re.Pattern[str] | None
     also: re.Pattern[str] | None
     role: str
+    goes_on: bool
     faults: tuple[tuple[str, float], ...]
     says: str
     advice: str
@@ -64,6 +65,8 @@ class Match:
     advice: Text
     role: str = "cause"
     start: int = 0
+    goes_on: bool = False
+    """True when the job does not end of it: it goes on, and is wrong."""
 
 
 @lru_cache(maxsize=1)
@@ -80,6 +83,7 @@ def signatures() -> tuple[Signature, ...]:
             within=re.compile(row["within"]) if "within" in row else None,
             also=re.compile(row["also"], re.MULTILINE) if "also" in row else None,
             role=row["role"],
+            goes_on=row.get("goes_on", False),
             faults=tuple(row["faults"].items()),
             says=row["says"],
             advice=row["advice"],
@@ -131,6 +135,7 @@ def _readings(text: str, stack: str) -> Iterator[Match]:
                 advice=_sentence(row.advice, captures),
                 role=row.role,
                 start=found.start(),
+                goes_on=row.goes_on,
             )
 
 
