@@ -182,7 +182,7 @@ def test_a_rank_that_was_killed(tmp_path: Path, era: str, status: int, name: str
         (["srun: error: gpu-07: task 5: Segmentation fault (core dumped)"], "killed-by-signal", (5,)),
         (["srun: error: gpu-07: task 5: Out Of Memory", "slurmstepd: error: Detected 1 oom_kill event in StepId=811.0. Some of the step tasks have been OOM Killed."], "out-of-memory", (5,)),
         (["mpirun noticed that process rank 2 with PID 0 on node gpu3 exited on signal 9 (Killed)."], "killed-by-signal", (2,)),
-        (["[2024-05-01 10:00:00,000] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 811", "[2024-05-01 10:00:00,001] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] exits with return code = -9"], "killed-by-signal", (3,)),
+        (["[2024-05-01 10:00:00,000] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 811", "[2024-05-01 10:00:00,001] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py', '--local_rank=3'] exits with return code = -9"], "killed-by-signal", ()),
         (["torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL"], "killed-by-signal", (1,)),
         (["run.sh: line 12: 31337 Killed                  python train.py"], "killed-by-signal", ()),
         (["Killed"], "killed-by-signal", ()),
@@ -406,3 +406,17 @@ def test_a_kernels_check_and_the_place_of_its_exception(tmp_path: Path) -> None:
     ]
     found = verdict(ask(tmp_path, [*log, *ended({0: 1})]))
     assert (found.fault, found.ranks, place(found)) == ("child-failed-first", (0,), ("train.py", 44))
+
+
+def test_a_traceback_of_a_notebook(tmp_path: Path) -> None:
+    log = [
+        "---------------------------------------------------------------------------",
+        "KeyError                                  Traceback (most recent call last)",
+        "File /srv/job/train.py:70, in main(args)",
+        "     68 def main(args):",
+        "---> 70     table[key]",
+        "",
+        "KeyError: 'n0147'",
+    ]
+    found = verdict(ask(tmp_path, log))
+    assert (found.fault, place(found)) == ("child-failed-first", ("train.py", 70))

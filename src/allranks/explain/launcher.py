@@ -35,9 +35,8 @@ _SRUN = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\- ]+): (?
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on signal (?P<signal>\d{1,2})"
 )
-_DEEPSPEED = re.compile(
-    r"local_rank=(?P<local>\d{1,5})\b.{0,2000}exits with return code = (?P<status>-?\d{1,5})"
-)
+_DEEPSPEED = re.compile(r"exits with return code = (?P<status>-?\d{1,5})")
+"""DeepSpeed names the command of the process that it started last, not of the one that failed."""
 _SPAWNED = re.compile(
     r"process (?P<rank>\d{1,5}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<status>\d{1,5}))"
 )
@@ -246,7 +245,7 @@ class Reader:
             status, rank = -int(match["signal"]), int(match["rank"])
             found = [Exit(line, rank, pid=int(match["pid"]), node=match["node"], status=status)]
         elif match := _DEEPSPEED.search(text):
-            found = [Exit(line, None, int(match["local"]), status=int(match["status"]))]
+            found = [Exit(line, status=int(match["status"]))]
         elif match := _SPAWNED.search(text):
             found = [Exit(line, int(match["rank"]), status=_named(match["name"], match["status"]))]
         elif match := _CALLED.search(text):

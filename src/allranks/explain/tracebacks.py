@@ -30,7 +30,8 @@ _PATIENCE = 400
 """Lines after which a traceback that got none is given up."""
 
 _FRAME = re.compile(
-    r'\s*(?:[|+>│╎]\s*)*File "(?P<path>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.*?))?\s*$'
+    r'\s*(?:[|+>│╎]\s*)*File (?:"(?P<path>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.*?))?'
+    r"|(?P<cell>[^\s\":]+):(?P<at>\d+)(?:, in (?P<name>[\w.<>]+).*)?)\s*$"
 )
 _EXCEPTION = re.compile(
     r"(?P<indent>\s*)(?:[|+│]\s*)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\[[\w., ]+\])?"
@@ -145,7 +146,7 @@ class Assembler:
         boxed = next((opened for opened in self._open if opened.boxed), None)
         if boxed is not None and self._box(boxed, line, text):
             return True
-        if '"' in text and (match := _FRAME.match(text)):
+        if "File " in text and (match := _FRAME.match(text)):
             self._frame(line, match)
             return True
         if self._open and self._inside(line, text):
@@ -212,8 +213,8 @@ class Assembler:
     # ---------------------------------------------------------------------------------------------- what it holds
 
     def _frame(self, line: Line, match: re.Match[str]) -> None:
-        path, number = match["path"], int(match["line"][:9])
-        frame = Frame(path, number, (match["function"] or "").strip(), user=is_user(path))
+        path, number = match["path"] or match["cell"], int((match["line"] or match["at"])[:9])
+        frame = Frame(path, number, (match["function"] or match["name"] or "").strip(), user=is_user(path))
         opened = self._continued(frame)
         if opened is None:
             indent = len(line.text) - len(line.text.lstrip())
