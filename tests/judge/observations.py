@@ -55,6 +55,7 @@ class Seen(Builder):
 
     def sampler(self, index: int, /, *places: str, number: int = 1, **row: Any) -> Seen:
         values = {
+            "own": True,
             "name": "DistributedSampler",
             "replicas": len(self.everyone),
             "rank": index,

@@ -170,7 +170,7 @@ def test_loads_onto_the_device_of_rank_zero(
 def test_keys_that_a_lax_load_left_out() -> None:
     seen = Seen()
     for rank in seen.everyone:
-        seen.saw(rank, "keys", "main:44", prefix="module.", **{"in": "file"}, count=12, of=12, all=True)
+        seen.saw(rank, "keys", "main:44", prefix="module.", **{"in": "file"}, count=12, of=12)
     finding = seen.found(outputs.RULES)[0]
     assert verdicts([finding]) == [("state-dict-prefix", 44, (0, 1))]
     assert str(finding.message).startswith(

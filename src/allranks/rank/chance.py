@@ -163,9 +163,10 @@ def drawn(guest: Any, turn: Any, number: int) -> None:
     """A batch whose contents are told has been drawn: what its fetch drew is told, and the step's draws are awaited."""
     global _fetched, _drawn
     fetched, _fetched = _fetched, None
+    place = (turn.loader.number, turn.number, number)
     if fetched:
-        _tell(guest, turn, number, "fetch", fetched)
-    _drawn = (turn, number, states(guest.torch))
+        _tell(guest, place, "fetch", fetched)
+    _drawn = (place, states(guest.torch))
 
 
 def wrap_forward(guest: Any, module: Any) -> None:
@@ -205,15 +206,20 @@ def _input(guest: Any, number: int, given: Any, frame: Any) -> None:
 
 def _entered(guest: Any) -> None:
     global _drawn
-    (turn, number, old), _drawn = _drawn, None
+    (place, old), _drawn = _drawn, None
     found = _compare(old, states(guest.torch))
     if found:
-        _tell(guest, turn, number, "step", found)
+        _tell(guest, place, "step", found)
 
 
-def _tell(guest: Any, turn: Any, number: int, where: str, found: dict[str, Any]) -> None:
-    row = {"loader": turn.loader.number, "turn": turn.number, "batch": number, "where": where, "drawn": found}
-    tell(guest, "chance", None, row)
+def _tell(guest: Any, place: tuple[int, int, int], where: str, found: dict[str, Any]) -> None:
+    loader, turn, batch = place
+    tell(
+        guest,
+        "chance",
+        None,
+        {"loader": loader, "turn": turn, "batch": batch, "where": where, "drawn": found},
+    )
 
 
 def wrap_backward(guest: Any, module: Any) -> None:

@@ -15,7 +15,7 @@ import sys
 import weakref
 import zlib
 
-from . import chance
+from . import chance, stack
 from .observe import after, tell
 
 TYPE_CHECKING = False
@@ -42,12 +42,11 @@ _numbers = itertools.count(1)
 class Loader:
     """A DataLoader: its number, and how many turns it has had."""
 
-    __slots__ = ("dataset", "number", "ref", "turns")
+    __slots__ = ("number", "ref", "turns")
 
     def __init__(self, loader: Any) -> None:
         self.number = next(_numbers)
         self.turns = 0
-        self.dataset = getattr(loader, "dataset", None)
         self.ref = weakref.ref(loader)
 
 
@@ -79,8 +78,11 @@ class Turn:
         self.indices: list[Any] = []
         self.batches: list[Any] = []
         self.content: list[Any] = []
-        self.subsets = subsets(loader.dataset)
-        self.epochs = [] if loader.ref() is None else epochs(loader.ref())
+        self.subsets: list[Any] = []
+        self.epochs: list[Any] = []
+        made = loader.ref()
+        if made is not None:
+            self.subsets, self.epochs = subsets(getattr(made, "dataset", None)), epochs(made)
         self.seed: Any = None
 
 
@@ -213,7 +215,10 @@ def wrap_sampler(guest: Any, module: Any) -> None:
     def made(result: Any, args: Any, kwargs: Any, frame: Any) -> None:
         sampler = args[0]
         sampler.__dict__["_allranks_sampler"] = number = next(_numbers)
+        while frame is not None and frame.f_code.co_name == "__init__":  # of a class that is derived
+            frame = frame.f_back
         row = {
+            "own": frame is not None and stack.describe(frame.f_code).owner == stack.USER,
             "sampler": number,
             "name": type(sampler).__name__,
             "replicas": sampler.num_replicas,
@@ -281,10 +286,7 @@ def _chosen(turn: Any, index: Any) -> None:
         return
     room = len(turn.indices) < INDICES
     if room or turn.subsets:
-        for level in turn.subsets:
-            chosen = [level[int(i)] for i in chosen]
-        if turn.subsets or type(chosen[0]) is not int:
-            chosen = [int(i) if hasattr(i, "__index__") else str(i)[:40] for i in chosen]
+        chosen = underneath(chosen, turn.subsets)
     turn.samples += len(chosen)
     try:
         turn.digest = zlib.crc32(marshal.dumps(list(chosen)), turn.digest)
@@ -294,6 +296,16 @@ def _chosen(turn: Any, index: Any) -> None:
         turn.indices += chosen[: INDICES - len(turn.indices)]
     if len(turn.batches) < BATCHES:
         turn.batches.append(chosen[:SAMPLES])
+
+
+def underneath(chosen: Any, levels: list[Any]) -> list[Any]:
+    """Indices into the data set under some Subsets; text where a sampler gives anything but whole numbers."""
+    try:
+        for level in levels:
+            chosen = [level[int(i)] for i in chosen]
+        return [i if type(i) is int else int(i) for i in chosen]
+    except (TypeError, ValueError, IndexError):
+        return [str(i)[:40] for i in chosen]
 
 
 def _drawing(guest: Any, function: Any) -> Any:
@@ -362,16 +374,20 @@ def _tell(guest: Any, turn: Turn, frame: Any, ended: bool) -> None:
 
 
 def contents(torch: Any, batch: Any, indices: Any) -> dict[str, Any]:
-    """Checksums of a batch: per leaf (checksum, told apart from a constant), and per sample where there are indices."""
+    """Checksums of a batch: per leaf (checksum, how many values differ), and per sample where there are indices.
+
+    Batches may hold anything: what cannot be read is left out."""
     leaves: list[Any] = []
-    _leaves(torch, batch, leaves, 0)
     rows: list[Any] = []
-    if indices:
-        for leaf in leaves:
+    try:
+        _leaves(torch, batch, leaves, 0)
+        for leaf in leaves if indices else ():
             rows = _samples(torch, leaf, indices)
             if rows:
                 break
-    return {"leaves": [_leaf(torch, leaf) for leaf in leaves], "samples": rows}
+        return {"leaves": [_leaf(torch, leaf) for leaf in leaves], "samples": rows}
+    except Exception:
+        return {"leaves": [], "samples": []}
 
 
 def _leaves(torch: Any, value: Any, found: list[Any], depth: int) -> None:

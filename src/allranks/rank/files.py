@@ -227,7 +227,7 @@ def wrap_module(guest: Any, module: Any) -> None:
             return
         row = prefixed(missing, unexpected)
         if row is not None:
-            tell(guest, "keys", frame, {**row, "all": len(missing) == len(args[0].state_dict())})
+            tell(guest, "keys", frame, row)
 
     module.Module.load_state_dict = after(guest, module.Module.load_state_dict, loaded)
 

@@ -480,8 +480,8 @@ def eval_padded(case: Case) -> Finding | None:
             if row is None or turn.training or not turn.ended or row["drop_last"] or row["replicas"] < 2:
                 continue
             extra = (row["total"] or 0) - (row["length"] or 0)
-            if extra <= 0 or not row.get("site") or not row["site"][-1].user:
-                continue
+            if extra <= 0 or not row["own"] or row["name"] != "DistributedSampler":
+                continue  # classes that are derived from it may count otherwise, and libraries know theirs
             reduced = _reduced_after(case, state, turn, passes)
             if reduced is None or _trimmed(case, reduced, turn.site, row["site"]):
                 continue
