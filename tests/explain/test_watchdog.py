@@ -143,3 +143,14 @@ def test_subgroups_do_not_accuse_the_ranks_of_other_groups(tmp_path: Path) -> No
     log = ["world_size=8", *work(0, 5, "ALLREDUCE", (2, 2)), *work(4, 5, "ALLREDUCE", (2, 2))]
     found = verdict(ask(tmp_path, log))
     assert (found.fault, found.ranks) == ("slow-rank", ())
+
+
+@pytest.mark.parametrize("era", ["2.1", "1.12"])
+def test_old_tables_leave_out_whom_the_launcher_ended(tmp_path: Path, era: str) -> None:
+    # Four ranks; one failed, the launcher ended the others: whoever is counted nowhere had left before.
+    log = [line for rank in (0, 1, 2) for line in work(rank, 88, "ALLREDUCE", (512, 512), "2.0")]
+    said = [*started(era), "world_size=4", *log, *DOWN]
+    found = verdict(ask(tmp_path, [*said, *ended({0: -6}, era, survivors=[1, 2])]))
+    assert (found.fault, found.ranks) == ("early-exit", (3,))
+    found = verdict(ask(tmp_path, [*said, *ended({0: -6}, era, survivors=[1, 2, 3])]))
+    assert (found.fault, found.ranks) == ("slow-rank", (3,))

@@ -155,6 +155,17 @@ class Launch:
             return None if len(listed) + len(self.closed - pids) < size else ()
         return tuple(rank for rank in range(size) if rank not in listed)
 
+    def unaccounted(self) -> int | None:
+        """How many processes neither failed nor were ended by the launcher: they had ended with status 0. None when
+        that cannot be counted: several nodes, or no launcher that lists failures."""
+        size = self.size
+        listed = {one.pid: one for one in self.exits if one.pid is not None and one.status}
+        hosts = {one.node for one in self.exits if one.node}
+        if size is None or not listed or (self.nodes or 1) > 1 or len(hosts) > 1:
+            return None
+        count = size - len(listed.keys() | self.closed)
+        return count if count >= 0 else None
+
 
 class Reader:
     """Fills a `Launch` from lines, those inside tracebacks too."""

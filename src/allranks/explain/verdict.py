@@ -7,25 +7,20 @@ less. Whoever lost a peer, timed out or was ended by the launcher is never the c
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..faults import catalogue
-from ..findings import Confidence, Evidence, Finding, Location, Severity, Text, say
+from ..findings import Text, say
 from . import waits
-from .narrow import Narrowed, narrow, narrow_apart
+from .narrow import narrow, narrow_apart
 from .ranks import named, ranks_of
+from .telling import Verdict, brief, findings_of, follows, note
 
 if TYPE_CHECKING:
-    from ..world import Frame
+    from ..findings import Finding
     from .launcher import Exit
-    from .logs import Line
     from .match import Incident, Story
 
-_LONGEST_LINE = 400
-_EVIDENCE = 8
-_CONSEQUENCES = 4
 _WEAK = 0.5
 """Signatures that explain no more than this share of their cases count only when nothing else is found."""
 _HARD = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -35,30 +30,9 @@ _DEATHS = frozenset(["out-of-memory", "shared-memory-too-small", "killed-by-sign
 _GOES_ON = 60
 """Lines after which an unprefixed traceback without any sign of an end was handled by the program."""
 _NEAR_END = 80
-
-
 _ONE_DEVICE = say(
     "Several ranks ran out of memory on device 0: do they all use it? Call torch.cuda.set_device(local_rank) first."
 )
-
-
-@dataclass(slots=True)
-class Verdict:
-    """A fault with everything that goes into its finding."""
-
-    fault: str
-    message: Text
-    ranks: tuple[int, ...] = ()
-    frame: Frame | None = None
-    fix: Text | None = None
-    lines: list[Line] = field(default_factory=list)
-    incidents: list[Incident] = field(default_factory=list)
-    others: list[tuple[str, Text]] = field(default_factory=list)
-    """Other possibilities: fault and how to tell."""
-    sure: bool = False
-    narrowed: Narrowed | None = None
-    """The statement at fault, where the source is at hand."""
-    severity: Severity | None = None
 
 
 def findings(story: Story) -> list[Finding]:
@@ -67,11 +41,9 @@ def findings(story: Story) -> list[Finding]:
     found: list[Finding] = []
     if verdict is not None:
         _narrow(verdict)
-        found.append(_finding(verdict, story))
-        found += [_possibility(verdict, fault, how) for fault, how in verdict.others]
-        found += _consequences(verdict, story)
+        found += findings_of(verdict, story)
     found += [
-        _note(incident, story) for incident in story.of("note") if verdict is None or not _follows(incident)
+        note(incident, story) for incident in story.of("note") if verdict is None or not follows(incident)
     ]
     return found
 
@@ -229,7 +201,7 @@ def _by_signal(killed: list[Exit], story: Story) -> Verdict:
         fix = say("Set PYTHONFAULTHANDLER=1 to see the Python line at which native code crashed.")
         others = []
     message = say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
-    lines = [one.line for one in same[:_EVIDENCE]]
+    lines = [one.line for one in same]
     return Verdict("killed-by-signal", message, ranks, None, fix, lines, [], others, sure=True)
 
 
@@ -305,121 +277,3 @@ def _narrow(verdict: Verdict) -> None:
         if len(apart) > 1:
             one, other = list(apart.values())[:2]
             verdict.narrowed = narrow_apart(one, other, folder)
-
-
-# ---------------------------------------------------------------------------------------------------- findings
-
-
-def _finding(verdict: Verdict, story: Story) -> Finding:
-    place, message = _location(verdict.frame), verdict.message
-    related: tuple[Location, ...] = ()
-    if verdict.narrowed is not None:
-        waits_here = _location(verdict.frame, say("the others wait here"))
-        if verdict.fault == "collective-order":
-            there = verdict.narrowed.location
-            same = place is not None and (place.path, place.line) == (there.path, there.line)
-            related = () if same else (there,)
-        else:
-            place, related = verdict.narrowed.location, (waits_here,) if waits_here else ()
-            message = say("{what}: {how}", what=message, how=verdict.narrowed.how)
-    return Finding(
-        fault=verdict.fault,
-        severity=verdict.severity or catalogue()[verdict.fault].severity,
-        confidence=Confidence.MEASURED if verdict.sure else Confidence.INFERRED,
-        message=message,
-        location=place,
-        related=related,
-        ranks=verdict.ranks,
-        evidence=tuple(_evidence(verdict, story)),
-        fix=verdict.fix,
-    )
-
-
-def _location(frame: Frame | None, role: Text | None = None) -> Location | None:
-    return Location(frame.path, frame.line, function=frame.function or None, role=role) if frame else None
-
-
-def _evidence(verdict: Verdict, story: Story) -> list[Evidence]:
-    found = [Evidence("log", say("what the log says"), quoted(verdict.lines, story), verdict.ranks)]
-    exits = [one.line for one in story.launch.exits if one.first][:1]
-    if exits and not set(exits) & set(verdict.lines):
-        found.append(Evidence("log", say("the launcher saw this process die first"), quoted(exits, story)))
-    return [item for item in found if item.lines]
-
-
-def _possibility(verdict: Verdict, fault: str, how: Text) -> Finding:
-    return Finding(
-        fault=fault,
-        severity=Severity.INFO,
-        confidence=Confidence.INFERRED,
-        message=say("less likely, but the log does not rule this out"),
-        fix=how,
-        location=_location(verdict.frame),
-        ranks=verdict.ranks,
-    )
-
-
-def _consequences(verdict: Verdict, story: Story) -> list[Finding]:
-    """What follows from the verdict: victims, and failures of other ranks that came later."""
-    later = [incident for incident in story.of("victim", "cause") if incident not in verdict.incidents]
-    found = []
-    for incident in later[:_CONSEQUENCES]:
-        if incident.fault == verdict.fault and incident.role == "cause":
-            continue
-        ranks = ranks_of(incident, story.launch)
-        if incident.readings:
-            what = incident.readings[0].message
-            message = say("follows from it: {what} ({ranks})", what=what, ranks=named(ranks))
-        else:
-            message = say("came later: {error} ({ranks})", error=brief(incident.text), ranks=named(ranks))
-        found.append(
-            Finding(
-                fault=verdict.fault,
-                severity=Severity.INFO,
-                confidence=Confidence.INFERRED,
-                message=message,
-                location=_location(incident.frame),
-                ranks=ranks,
-                evidence=(
-                    Evidence("log", say("what the log says"), quoted(incident.lines[-1:], story), ranks),
-                ),
-                consequence_of=0,
-            )
-        )
-    return found
-
-
-def _note(incident: Incident, story: Story) -> Finding:
-    reading = incident.readings[0]
-    ranks = ranks_of(incident, story.launch)
-    return Finding(
-        fault=reading.fault,
-        severity=Severity.INFO,
-        confidence=Confidence.INFERRED,
-        message=reading.message,
-        location=_location(incident.frame),
-        ranks=ranks,
-        evidence=(Evidence("log", say("what the log says"), quoted(incident.lines[:2], story), ranks),),
-        fix=reading.advice,
-    )
-
-
-def _follows(note: Incident) -> bool:
-    """A group that is not destroyed is no news of a job that died."""
-    return note.signature == "group-not-destroyed"
-
-
-def quoted(lines: list[Line] | tuple[Line, ...], story: Story) -> tuple[str, ...]:
-    """Lines of the log with their numbers, in order, each once; with the file's name where there are several."""
-    several = len(story.files) > 1
-    shown = []
-    for line in sorted(set(lines), key=lambda one: (one.origin.file, one.number))[:_EVIDENCE]:
-        text = line.raw if len(line.raw) <= _LONGEST_LINE else f"{line.raw[:_LONGEST_LINE]} ..."
-        shown.append(f"{line.origin.file}:{line.number}: {text}" if several else f"{line.number}: {text}")
-    return tuple(shown)
-
-
-def brief(text: str) -> str:
-    """The first line of an exception's text, cut to a readable length."""
-    first = text.strip().split("\n", 1)[0]
-    return first if len(first) <= 200 else f"{first[:200]} ..."

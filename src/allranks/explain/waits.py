@@ -286,7 +286,10 @@ def _missing(
     left = story.launch.left() or ()
     if (alive and all(one is False for one in alive)) or (not ranks and left):
         return _gone(ranks or left, waiting, call, incidents, lines, sure=bool(left))
-    sure = bool(alive) and all(alive)
+    unaccounted = story.launch.unaccounted()
+    if ranks and unaccounted == len(ranks) and all(one is None for one in alive):
+        return _gone(ranks, waiting, call, incidents, lines, sure=True)
+    sure = (bool(alive) and all(alive)) or (bool(ranks) and unaccounted == 0)
     where = say("in {call}", call=call) if call else say("in a collective")
     message = say(
         "{ranks} did not come in time; {others} waited {where}",
