@@ -281,7 +281,7 @@ def _chosen(turn: Any, index: Any) -> None:
     """Adds the indices of one batch to its turn."""
     if turn is None or index is None:
         return
-    chosen = index if isinstance(index, (list, tuple)) else [index]
+    chosen = index if type(index) is list else list(index) if isinstance(index, tuple) else [index]
     if not chosen or chosen[0] is None:  # an iterable data set
         return
     room = len(turn.indices) < INDICES
@@ -289,7 +289,7 @@ def _chosen(turn: Any, index: Any) -> None:
         chosen = underneath(chosen, turn.subsets)
     turn.samples += len(chosen)
     try:
-        turn.digest = zlib.crc32(marshal.dumps(list(chosen)), turn.digest)
+        turn.digest = zlib.crc32(marshal.dumps(chosen), turn.digest)
     except ValueError:
         turn.digest = zlib.crc32(str(chosen).encode(), turn.digest)
     if room:
@@ -316,20 +316,21 @@ def _drawing(guest: Any, function: Any) -> Any:
         except StopIteration:
             _ended(guest, self, sys._getframe(1))
             raise
-        if guest.sink is not None and not guest.off:
-            try:
-                turn = _turn(self)
-                if turn is not None:
-                    _drawn(guest, turn, batch, sys._getframe(1))
-            except Exception as error:
-                guest.failed(error)
+        turn = self.__dict__.get("_allranks_turn")
+        if turn is not None:
+            drawn = turn.drawn = turn.drawn + 1
+            if drawn <= BATCHES or not drawn & (drawn - 1):
+                try:
+                    _drawn(guest, turn, drawn, batch, sys._getframe(1))
+                except Exception as error:
+                    guest.failed(error)
         return batch
 
     return draw
 
 
-def _drawn(guest: Any, turn: Turn, batch: Any, frame: Any) -> None:
-    drawn = turn.drawn = turn.drawn + 1
+def _drawn(guest: Any, turn: Turn, drawn: int, batch: Any, frame: Any) -> None:
+    """Looks at one of the first batches of a turn, and tells of it now and then."""
     if drawn == 1:
         turn.backwards = chance.backwards(guest)
     if drawn <= BATCHES and turn.number < TURNS:

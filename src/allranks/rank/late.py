@@ -122,13 +122,15 @@ def hide() -> None:
     if skip is None:
         return
     package = __name__.rpartition(".")[0] + "."
-    todo = [
-        value.__code__
+    mine = [
+        value
         for name, module in list(sys.modules.items())
         if name.startswith(package)
         for value in list(vars(module).values())
-        if hasattr(value, "__code__") and value.__module__ == name
+        if getattr(value, "__module__", "") == name
     ]
+    mine += [method for value in mine if isinstance(value, type) for method in list(vars(value).values())]
+    todo = [value.__code__ for value in mine if hasattr(value, "__code__")]
     while todo:
         code = todo.pop()
         skip(code)
