@@ -12,7 +12,7 @@ from allranks.source.program import Program
 
 if TYPE_CHECKING:
     from allranks.findings import Finding
-    from allranks.judge.rules import Rules
+    from allranks.judge.rules import Rule
 
 BACKWARD = call("allreduce", "main:20", hidden=True, inside="DDP.backward", dtype="float32")
 
@@ -97,7 +97,7 @@ class Seen(Builder):
         self.world.root = str(root or "/nowhere")
         return Case(self.world, Program(root or Path("/nowhere")), final=True)
 
-    def found(self, rules: Rules, root: Path | None = None) -> list[Finding]:
+    def found(self, rules: list[Rule], root: Path | None = None) -> list[Finding]:
         """What the rules of a group say."""
         case = self.case(root)
         return [finding for rule in rules if (finding := rule.judge(case)) is not None]

@@ -10,14 +10,22 @@ from typing import TYPE_CHECKING
 
 from ..faults import catalogue
 from ..findings import Severity
-from .rules import buffers, data, gradients, outputs, precision, waste
+from .rules import buffers, data, gradients, outputs, precision, randomness, waste
 
 if TYPE_CHECKING:
     from ..findings import Finding
     from .case import Case
     from .rules import Rule
 
-GROUPS = (gradients.RULES, data.RULES, outputs.RULES, precision.RULES, buffers.RULES, waste.RULES)
+GROUPS = (
+    gradients.RULES,
+    data.RULES,
+    randomness.RULES,
+    outputs.RULES,
+    precision.RULES,
+    buffers.RULES,
+    waste.RULES,
+)
 REST = "replicas-diverged"
 """What is said of replicas that differ when no other error on gradients or precision says why."""
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .observed import rows
+from .observed import everywhere, rows
 
 if TYPE_CHECKING:
     from ..world import RankState, Site
@@ -153,3 +153,40 @@ def data_parallel(case: Case) -> bool:
         return False
     reduced = any(rows(s, "reduced") or rows(s, "event", what="reduce") for s in world.ranks.values())
     return reduced or any(name in ("DDP", "FSDP", "ZeroRedundancyOptimizer") for name in inside)
+
+
+# What is around the passes
+
+
+def made_samplers(case: Case) -> list[dict[int, dict[str, Any]]]:
+    """DistributedSamplers that are the same one on several ranks: the n-th made at equal lines."""
+    groups: dict[Any, dict[int, dict[str, Any]]] = {}
+    for rank, state in sorted(case.world.ranks.items()):
+        count: dict[Any, int] = {}
+        for row in rows(state, "sampler"):
+            key = place_of(row.get("site", ()))
+            groups.setdefault((key, count.get(key, 0)), {})[rank] = row
+            count[key] = count.get(key, 0) + 1
+    return list(groups.values())
+
+
+def sampler_of(state: RankState, turn: Turn) -> dict[str, Any] | None:
+    """The DistributedSampler that a pass draws from, if it does."""
+    numbers = [one["sampler"] for one in turn.epochs if one["sampler"]]
+    return next((row for row in rows(state, "sampler") if row["sampler"] in numbers), None)
+
+
+def inputs(case: Case) -> dict[int, list[dict[str, Any]]]:
+    """What the ranks gave their first wrapped model, in the first steps."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for rank, row in everywhere(case, "input"):
+        before = found.setdefault(rank, [])
+        if row["number"] == len(before):
+            before.append(row)
+    return {rank: given for rank, given in found.items() if len(given) >= 3}
+
+
+def seeded(case: Case, rank: int, kind: str) -> list[dict[str, Any]]:
+    """Where the user's program seeded a generator, in order."""
+    found = rows(case.world.ranks[rank], "seed", of=kind)
+    return [row for row in found if row.get("site") and row["site"][-1].user]

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from ...findings import Confidence, Evidence, Finding, Location, Severity, say
 from ..case import Case, ranks_text
-from ..observed import everywhere, rows
 from ..turns import (
     VARIED,
     Turn,
-    chances,
     contents_by_index,
     data_parallel,
     informative,
+    inputs,
+    made_samplers,
     paired,
     place_of,
     same_data,
+    sampler_of,
+    seeded,
     turns,
 )
 from . import Rules, found
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 RULES = Rules()
 
-PER_SAMPLE = 4
-"""Fewer random numbers than this are a choice that all ranks may mean to share."""
 _TRIMMED = re.compile(r"remove_duplicate|index_copy|gather_for_metrics|total_size|\[\s*:\s*len\(")
 """What a program that takes the padding off again has in its text."""
 _CUT = re.compile(r"\[\s*:\s*\w*(n|num|size|total|length|count|samples)\w*\s*\]")
@@ -44,29 +44,11 @@ def _role(case: Case, site: Site, role: Any) -> tuple[Location, ...]:
     return (case.place(site[-1], role=role),) if site else ()
 
 
-def _samplers(case: Case) -> list[dict[int, dict[str, Any]]]:
-    """DistributedSamplers that are the same one on several ranks: the n-th made at equal lines."""
-    groups: dict[Any, dict[int, dict[str, Any]]] = {}
-    for rank, state in sorted(case.world.ranks.items()):
-        count: dict[Any, int] = {}
-        for row in rows(state, "sampler"):
-            key = place_of(row.get("site", ()))
-            groups.setdefault((key, count.get(key, 0)), {})[rank] = row
-            count[key] = count.get(key, 0) + 1
-    return list(groups.values())
-
-
-def _sampler_of(state: RankState, turn: Turn) -> dict[str, Any] | None:
-    """The DistributedSampler that a pass draws from, if it does."""
-    numbers = [one["sampler"] for one in turn.epochs if one["sampler"]]
-    return next((row for row in rows(state, "sampler") if row["sampler"] in numbers), None)
-
-
 @RULES.finds("sampler-misconfigured")
 def sampler_misconfigured(case: Case) -> Finding | None:
     """A sampler that takes a rank for another one, or shards that are more than there are ranks."""
     size = case.world.size or len(case.world.ranks)
-    for group in _samplers(case):
+    for group in made_samplers(case):
         shards: dict[tuple[int, int], list[int]] = {}
         for rank, row in group.items():
             shards.setdefault((row["replicas"], row["rank"]), []).append(rank)
@@ -111,7 +93,7 @@ def sharded_twice(case: Case) -> Finding | None:
     """Each rank has a part of the data of its own, and a DistributedSampler reads one part in so many of that."""
     for group in paired(case):
         rank, turn = min(group.items())
-        row = _sampler_of(case.world.ranks[rank], turn)
+        row = sampler_of(case.world.ranks[rank], turn)
         if row is None or row["replicas"] < 2 or not _sharded_twice(case, group):
             continue
         return found(
@@ -123,143 +105,6 @@ def sharded_twice(case: Case) -> Finding | None:
             fix=say("shard once: give every rank the whole data set and the sampler, or its part and no sampler"),
         )  # fmt: skip
     return None
-
-
-@RULES.finds("seed-not-shared")
-def sampler_seeds(case: Case) -> Finding | None:
-    """Shuffling samplers with a seed or epoch of their own on each rank: the shards overlap."""
-    for samplers in _samplers(case):
-        seeds = {row["seed"] for row in samplers.values() if row["shuffle"] and row["replicas"] > 1}
-        if len(seeds) > 1:
-            site = next(iter(samplers.values())).get("site", ())
-            lines = tuple(f"rank {r}: seed {row['seed']}" for r, row in samplers.items())
-            return _not_shared(
-                case,
-                say("each rank shuffles with a seed of its own, so that shards overlap"),
-                site,
-                lines,
-                samplers,
-            )
-    for group in paired(case):
-        told = {r: (t.epochs[0]["epoch"], t.epochs[0]["seed"]) for r, t in group.items() if _shuffled(t)}
-        if len(told) > 1 and len({t for t in told.values() if None not in t}) > 1:
-            lines = tuple(f"rank {r}: epoch {epoch}" for r, (epoch, _) in told.items())
-            site = next(iter(group.values())).site
-            return _not_shared(
-                case,
-                say("the ranks set different epochs, and so shuffle differently: shards overlap"),
-                site,
-                lines,
-                told,
-            )
-    return None
-
-
-def _shuffled(turn: Turn) -> bool:
-    return bool(turn.epochs and turn.epochs[0]["sampler"] and turn.epochs[0]["shuffle"])
-
-
-def _not_shared(
-    case: Case, message: Any, site: Site, lines: tuple[str, ...], ranks: Any, related: Any = ()
-) -> Finding:
-    return found(
-        "seed-not-shared", message, _place(case, site), ranks=tuple(ranks), related=tuple(related),
-        evidence=(Evidence("counts", say("what each rank drew"), lines, tuple(sorted(ranks))),),
-        fix=say("draw it from a generator with one seed for all ranks: torch.Generator().manual_seed(seed)"),
-    )  # fmt: skip
-
-
-@RULES.finds("seed-not-shared")
-def splits_differ(case: Case) -> Finding | None:
-    """A data set that each rank split in its own way, where what they hold must be the same, or must not overlap."""
-    for group in paired(case):
-        splits = {r: t.made["split"] for r, t in group.items() if t.made.get("split")}
-        if len(splits) < 2 or len({s["digest"] for s in splits.values()}) < 2:
-            continue
-        rank = min(splits)
-        sets = [set(s["sample"]) for s in splits.values()]
-        shared, union = set.intersection(*sets), set.union(*sets)
-        sampler = _sampler_of(case.world.ranks[rank], group[rank])
-        part = splits[rank]["length"] * len(splits) <= (splits[rank]["of"] or 0) + len(splits)
-        if (
-            not shared
-            or len(shared) == len(union)
-            or (sampler is None and not (part and group[rank].training))
-        ):
-            continue
-        message = (
-            say("each rank splits the data in its own way: what one rank tests on, another trains on")
-            if sampler is not None
-            else say(
-                "each rank draws its part of the data by itself, so that parts overlap and samples are left out"
-            )
-        )
-        site = _subset_site(case, rank, splits[rank]) or group[rank].made_site
-        lines = tuple(
-            f"rank {r}: {s['length']} of {s['of']} samples, {s['sample'][:8]}..." for r, s in splits.items()
-        )
-        return _not_shared(case, message, site, lines, splits, _seed_roles(case, rank, "torch"))
-    return None
-
-
-def _subset_site(case: Case, rank: int, split: dict[str, Any]) -> Site:
-    made = rows(case.world.ranks[rank], "subset", subset=split["made"])
-    return made[0].get("site", ()) if made else ()
-
-
-def _seeds(case: Case, rank: int, kind: str) -> list[dict[str, Any]]:
-    """Where the user's program seeded a generator, in order."""
-    found = rows(case.world.ranks[rank], "seed", of=kind)
-    return [row for row in found if row.get("site") and row["site"][-1].user]
-
-
-def _seed_roles(case: Case, rank: int, kind: str) -> tuple[Location, ...]:
-    seeds = _seeds(case, rank, kind)
-    return _role(case, seeds[-1]["site"], say("seeded here")) if seeds else ()
-
-
-@RULES.finds("seed-not-shared")
-def data_sets_differ(case: Case) -> Finding | None:
-    """One index means other samples on other ranks, while samplers share out indices: the order was drawn per rank."""
-    held: dict[Any, dict[int, dict[Any, set[int]]]] = {}
-    first: dict[Any, Turn] = {}
-    for rank, state in sorted(case.world.ranks.items()):
-        for turn in turns(state):
-            row = _sampler_of(state, turn)
-            if row is not None and row["replicas"] > 1 and turn.content:
-                key = place_of(turn.made_site)
-                first.setdefault(key, turn)
-                for index, digest in contents_by_index(turn).items():
-                    held.setdefault(key, {}).setdefault(rank, {}).setdefault(index, set()).add(digest)
-    for key, by_rank in held.items():
-        ranks = sorted(by_rank)
-        again = sum(len(d) for r in ranks for d in by_rank[r].values()) > sum(len(by_rank[r]) for r in ranks)
-        if len(ranks) < 2 or again:  # augmented: a sample is never the same twice
-            continue
-        common = [i for i in by_rank[ranks[0]] if i in by_rank[ranks[1]]]
-        other = [i for i in common if by_rank[ranks[0]][i] != by_rank[ranks[1]][i]]
-        if len(common) < 8 or len(other) * 10 < len(common) * 9 or not _steady(case, key, ranks):
-            continue
-        site = first[key].made_site
-        message = say(
-            "the data is in another order on each rank, so the shards that the sampler gives out overlap"
-        )
-        lines = tuple(f"sample {i} differs between ranks {ranks[0]} and {ranks[1]}" for i in other[:5])
-        return _not_shared(case, message, site, lines, ranks, _seed_roles(case, ranks[0], "torch"))
-    return None
-
-
-def _steady(case: Case, key: Any, ranks: list[int]) -> bool:
-    """True when a rank drew some samples twice and found them unchanged."""
-    for rank in ranks[:2]:
-        seen: dict[Any, int] = {}
-        for turn in turns(case.world.ranks[rank]):
-            if place_of(turn.made_site) == key:
-                for index, digest in contents_by_index(turn).items():
-                    if seen.get(index) == digest:
-                        return True
-                    seen[index] = digest
-    return False
 
 
 @RULES.finds("data-not-sharded")
@@ -309,19 +154,9 @@ def _all_read_all(group: dict[int, Turn]) -> bool:
     return all(t.made.get("sampler") in ("RandomSampler", "SequentialSampler") for t in group.values())
 
 
-def _inputs(case: Case) -> dict[int, list[dict[str, Any]]]:
-    """What the ranks gave their first wrapped model, in the first steps."""
-    found: dict[int, list[dict[str, Any]]] = {}
-    for rank, row in everywhere(case, "input"):
-        before = found.setdefault(rank, [])
-        if row["number"] == len(before):
-            before.append(row)
-    return {rank: given for rank, given in found.items() if len(given) >= 3}
-
-
 def _same_inputs(case: Case) -> Finding | None:
     """Without a loader: the models are given the same batches, which change from step to step."""
-    given = _inputs(case)
+    given = inputs(case)
     if len(given) < 2 or any(t.training for s in case.world.ranks.values() for t in turns(s)):
         return None
     rank, mine = min(given.items())
@@ -329,7 +164,7 @@ def _same_inputs(case: Case) -> Finding | None:
     same = tuple(r for r, theirs in given.items() if telling and _equal(mine, theirs, telling))
     if len(same) < 2 or all(len({row["leaves"][i][0] for row in mine}) < len(mine) // 2 + 1 for i in telling):
         return None
-    seeds = _seeds(case, rank, "torch")
+    seeds = seeded(case, rank, "torch")
     return found(
         "data-not-sharded", say("{ranks} train on the same batches", ranks=ranks_text(same)),
         _place(case, seeds[-1]["site"] if seeds else mine[0].get("site", ())), ranks=same,
@@ -378,96 +213,8 @@ def epoch_not_set(case: Case) -> Finding | None:
 
 
 def _sampler_role(case: Case, rank: int, turn: Turn) -> tuple[Location, ...]:
-    row = _sampler_of(case.world.ranks[rank], turn)
+    row = sampler_of(case.world.ranks[rank], turn)
     return _role(case, row.get("site", ()), say("the sampler is made here")) if row is not None else ()
-
-
-@RULES.finds("seed-not-distinct")
-def seed_not_distinct(case: Case) -> Finding | None:
-    """Ranks with other samples drew the same random numbers for them."""
-    if not data_parallel(case):
-        return None
-    drawn = chances(case)
-    for group in paired(case):
-        training = {r: t for r, t in group.items() if t.training}
-        if len(training) < 2:
-            continue
-        (one, mine), *others = sorted(training.items())
-        for other, theirs in others:
-            if same_data(mine, theirs):
-                continue
-            kind = _same_chance(drawn, mine, theirs) or _same_workers(mine, theirs)
-            if kind:
-                return _equal_noise(case, kind, (one, other), mine)
-    return _same_leaf(case)
-
-
-def _same_chance(drawn: dict[Any, dict[str, Any]], mine: Turn, theirs: Turn) -> str:
-    """The generator that stood at the same place on both ranks, at two batches at least, and drew for each sample."""
-    for where in ("fetch", "step"):
-        for kind in ("torch", "numpy", "random"):
-            count = 0
-            for batch in range(1, len(mine.content) + 1):
-                a, b = (
-                    drawn.get((t.rank, t.made.get("loader", 0), t.number, batch, where), {}).get(kind)
-                    for t in (mine, theirs)
-                )
-                if a and b and a == b and a[2] >= max(PER_SAMPLE, mine.batch):
-                    count += 1
-            if count >= 2:
-                return kind
-    return ""
-
-
-def _same_workers(mine: Turn, theirs: Turn) -> str:
-    """The generator from which workers with equal seeds drew for each sample."""
-    if not mine.made.get("workers") or mine.seed is None or mine.seed != theirs.seed:
-        return ""
-    for kind, a, b in zip(("torch", "numpy", "random"), mine.draws_inside, theirs.draws_inside, strict=False):
-        if min(a, b) >= max(PER_SAMPLE, mine.batch):
-            return kind
-    return ""
-
-
-def _equal_noise(case: Case, kind: str, ranks: tuple[int, ...], turn: Turn) -> Finding:
-    seeds = _seeds(case, ranks[0], kind) or _seeds(case, ranks[0], "torch")
-    name = {"torch": "torch", "numpy": "NumPy", "random": "random"}[kind]
-    return found(
-        "seed-not-distinct",
-        say("{ranks} draw the same random numbers ({generator}) for different samples, batch after batch",
-            ranks=ranks_text(ranks), generator=name),
-        _place(case, seeds[-1]["site"] if seeds else turn.site), ranks=ranks,
-        related=_role(case, turn.site, say("trained on here")),
-        fix=say("seed each rank differently once the model is made: torch.manual_seed(seed + rank)"),
-    )  # fmt: skip
-
-
-def _same_leaf(case: Case) -> Finding | None:
-    """A model is given one tensor that is random, changes with every step, and is the same on all ranks, beside one
-    that is not."""
-    given = _inputs(case)
-    if len(given) < 2:
-        return None
-    (one, mine), *others = sorted(given.items())
-    for other, theirs in others:
-        width = min(len(row["leaves"]) for row in (*mine, *theirs))
-        count = min(len(mine), len(theirs))
-        alike = [[mine[k]["leaves"][i] == theirs[k]["leaves"][i] for k in range(count)] for i in range(width)]
-        telling = [i for i in informative(mine) if i < width]
-        steady = [
-            i for i in telling if all(alike[i]) and len({row["leaves"][i][0] for row in mine}) == len(mine)
-        ]
-        if steady and any(not any(alike[i]) for i in telling) and _seeds(case, one, "torch"):
-            seeds = _seeds(case, one, "torch")
-            return found(
-                "seed-not-distinct",
-                say("{ranks} give the model the same random numbers beside different samples",
-                    ranks=ranks_text((one, other))),
-                _place(case, seeds[-1]["site"]), ranks=(one, other), confidence=Confidence.INFERRED,
-                related=_role(case, mine[0].get("site", ()), say("given to the model here")),
-                fix=say("seed each rank differently once the model is made: torch.manual_seed(seed + rank)"),
-            )  # fmt: skip
-    return None
 
 
 @RULES.finds("eval-padded")
@@ -476,7 +223,7 @@ def eval_padded(case: Case) -> Finding | None:
     for _, state in sorted(case.world.ranks.items()):
         passes = turns(state)
         for turn in passes:
-            row = _sampler_of(state, turn)
+            row = sampler_of(state, turn)
             if row is None or turn.training or not turn.ended or row["drop_last"] or row["replicas"] < 2:
                 continue
             extra = (row["total"] or 0) - (row["length"] or 0)
