@@ -14,6 +14,7 @@ import struct
 import sys
 import zlib
 
+from .contents import contents
 from .observe import after, tell
 
 TYPE_CHECKING = False
@@ -198,8 +199,6 @@ def _entering(guest: Any, function: Any) -> Any:
 
 def _input(guest: Any, number: int, given: Any, frame: Any) -> None:
     """Tells what a model is given: programs that draw their batches without a DataLoader are seen here."""
-    from .draws import contents
-
     leaves = contents(guest.torch, given, None)["leaves"]
     tell(guest, "input", frame, {"number": number, "leaves": leaves})
 
