@@ -41,7 +41,7 @@ _TELLING = re.compile(
     r"|tqdm|trange|\w*seed\w*|random_split|DataLoader|\w*Sampler|optim|\w*FileHandler|set_epoch|world_size|WORLD_SIZE"
     r"|is_main\w*|is_master\w*|\w*accelerator|fabric|set_device|environ|getenv|parse_args|add_argument|makedirs|mkdir"
     r"|get_world\w*|master_only|load_state_dict|yield|clip_grad\w*|write_text|shutil|MPI|hvd|copytree"
-    r"|register_hook|register_comm_hook|requires_grad_?|add_module|named_parameters|state_dict|shuffle|permutation"
+    r"|register_hook|register_comm_hook|requires_grad_?|add_module|(named_)?parameters|state_dict|shuffle|permutation"
     r"|rand|randn|randint|randperm|rand_like|randn_like|add_param_group"
 )
 _FOREIGN = frozenset(

@@ -444,7 +444,8 @@ class Libraries(Standard):
         row = lore.result_attribute(value.kind, name) if value.kind else None
         if row is not None:
             return self.perform(row, name, value, [], {}, node)
-        if node is self.calling:
+        own = lore.method(value.kind, name) if value.kind else None
+        if node is self.calling or (own is not None and own is not lore.method("*", name)):
             return Method(value, name)
         if value.kind == "namespace":
             found = value.fields[name] = self.argument(value, name, node)
