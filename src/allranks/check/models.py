@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..source.program import Function, dotted_name
 from ..source.values import Const, Instance, Items, Table, Unknown, Value, Walk
 from .scene import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..source.trace import Event
     from .scene import Scene
 
 _GIVEN_BY = frozenset(
@@ -108,6 +111,24 @@ def _of_ref(scene: Scene, ref: Any, depth: int) -> Part | None:
     return None
 
 
+def owner_of(scene: Scene, event: Event) -> Part | None:
+    """The model that the receiver of an event belongs to; of a loop's variable, what the loop goes over says it."""
+    part = part_of(scene, next(leaves(event.receiver)))
+    if part is not None and (part.what or isinstance(part.model, Instance)):
+        return part
+    node = event.site.node
+    target = node.func if isinstance(node, ast.Call) else node
+    base = target.value if isinstance(target, ast.Attribute) else None
+    if isinstance(base, ast.Name):
+        for loop in reversed(scene.loops(event)):
+            bound = getattr(loop.site.node, "target", None)
+            if bound is not None and any(
+                isinstance(n, ast.Name) and n.id == base.id for n in ast.walk(bound)
+            ):
+                return next(iter(parts_of(scene, loop.over)), None)
+    return part
+
+
 def parts_of(scene: Scene, value: Value, depth: int = 0) -> Iterator[Part | None]:
     """Every model that lists, groups or generators of parameters come from; None for what is not known."""
     if depth > 6:
@@ -132,7 +153,9 @@ def parts_of(scene: Scene, value: Value, depth: int = 0) -> Iterator[Part | None
         elif isinstance(leaf, Const):
             continue
         else:
-            yield part_of(scene, leaf)
+            part = part_of(scene, leaf)
+            # An unknown that no method of a model gave may be anything.
+            yield None if part is not None and isinstance(part.model, int) and not part.what else part
 
 
 def gradient_of(scene: Scene, value: Value) -> Part | None:
@@ -146,4 +169,23 @@ def gradient_of(scene: Scene, value: Value) -> Part | None:
             if derivation[2] == "grad":
                 return _of_ref(scene, derivation[1], 0)
             key = derivation[1]
+    return None
+
+
+def builder_of(scene: Scene, event: Event, node: ast.expr) -> Function | None:
+    """The function of the program that an expression, or the name it is, was built by."""
+    module = scene.program.module(event.site.path)
+    if isinstance(node, ast.Name):
+        function = scene.program.function_at(event.site.path, event.site.line)
+        tree = function.node if function is not None else module.tree
+        bound = [
+            n.value
+            for n in (ast.walk(tree) if tree is not None else ())
+            if isinstance(n, ast.Assign) and n.lineno < event.site.line
+            and any(isinstance(t, ast.Name) and t.id == node.id for t in n.targets)
+        ]  # fmt: skip
+        return builder_of(scene, event, bound[-1]) if bound and not isinstance(bound[-1], ast.Name) else None
+    if isinstance(node, ast.Call) and dotted_name(node.func):
+        found_function = scene.program.resolve(module, dotted_name(node.func))
+        return found_function if isinstance(found_function, Function) else None
     return None

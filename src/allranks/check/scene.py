@@ -118,13 +118,20 @@ class Scene:
         """
         found = self.reach(event.guard, files=files)
         if event.doubt is not None and event.doubt > Kind.UNIFORM:
-            return Reach(found.many, found.ranks, files and event.doubt is Kind.DATA and found.sure)
+            return Reach(
+                found.many, found.ranks, files and event.doubt in (Kind.UNKNOWN, Kind.DATA) and found.sure
+            )
         return found
 
     def by_all(self, event: Event) -> bool:
         """True when several ranks of one node surely reach an event."""
         found = self.reaches(event)
         return found.many == SEVERAL and found.sure
+
+    def partial(self, mask: int, event: Event) -> bool:
+        """True when lanes are some of those of a world that is there, but not all of them."""
+        worlds = [world & ~MANY_NODES if self.one_node else world for world in WORLDS]
+        return any(0 < bin(mask & world).count("1") < bin(world).count("1") for world in worlds if world)
 
     def reach(self, guard: Guard, *, files: bool = False) -> Reach:
         """The same for what stands under `guard`."""

@@ -11,7 +11,7 @@ from ...source.flow import Enclosure, enclosing
 from ...source.program import Function, Program, dotted_name
 from ...source.values import FALSE, NONE, Instance, Unknown, Value
 from ..loaders import constant, given, loaders_of
-from ..models import part_of, unwrapped
+from ..models import builder_of, part_of, unwrapped
 from ..scene import Scene, leaves, scenes
 from . import finds, found
 
@@ -105,27 +105,8 @@ def _has_batch_norm(scene: Scene, wrap: Event) -> bool:
             return _instance_has(scene, leaf, 0)
     # Not seen from inside: the function that builds it may say so in its text.
     node = wrap.site.node
-    built = _builder(scene, wrap, node.args[0]) if isinstance(node, ast.Call) and node.args else None
+    built = builder_of(scene, wrap, node.args[0]) if isinstance(node, ast.Call) and node.args else None
     return built is not None and _text_has(scene.program, built.module.path, built.node, 0)
-
-
-def _builder(scene: Scene, event: Event, node: ast.expr) -> Function | None:
-    """The function of the program that an expression, or the name it is, was built by."""
-    module = scene.program.module(event.site.path)
-    if isinstance(node, ast.Name):
-        function = scene.program.function_at(event.site.path, event.site.line)
-        tree = function.node if function is not None else module.tree
-        bound = [
-            n.value
-            for n in (ast.walk(tree) if tree is not None else ())
-            if isinstance(n, ast.Assign) and n.lineno < event.site.line
-            and any(isinstance(t, ast.Name) and t.id == node.id for t in n.targets)
-        ]  # fmt: skip
-        return _builder(scene, event, bound[-1]) if bound and not isinstance(bound[-1], ast.Name) else None
-    if isinstance(node, ast.Call) and dotted_name(node.func):
-        found_function = scene.program.resolve(module, dotted_name(node.func))
-        return found_function if isinstance(found_function, Function) else None
-    return None
 
 
 def _instance_has(scene: Scene, value: Instance, depth: int) -> bool:

@@ -295,7 +295,7 @@ def metric_not_reduced(program: Program) -> Iterator[Finding]:
     for scene in scenes(program):
         for event in scene.of("scheduler_step"):
             metric = event.args.get("metrics", NONE)
-            loop = _own_samples(scene, metric)
+            loop = _own_samples(scene, metric, event)
             if loop is not None and scene.reaches(event).many >= PER_NODE and scene.shared(event):
                 yield found(
                     "metric-not-reduced",
@@ -332,11 +332,23 @@ def _best_of_one_rank(scene: Scene, event: Event) -> Iterator[Finding]:
                 return
 
 
-def _own_samples(scene: Scene, value: Value) -> Loop | None:
+def _own_samples(scene: Scene, value: Value, event: Event) -> Loop | None:
     """The loop over a rank's own samples that a value was computed in; None when it was reduced or is not known."""
     for leaf in leaves(value):
         if isinstance(leaf, Unknown) and leaf.kind is Kind.DATA:
-            return _loop_at(scene, leaf.origin)
+            return _loop_at(scene, leaf.origin) or _last_own_loop(scene, event)
+    return None
+
+
+def _last_own_loop(scene: Scene, event: Event) -> Loop | None:
+    """The last loop over a rank's own samples before an event, if nothing was reduced since."""
+    for loop in reversed(scene.all_loops):
+        loaders = list(loaders_of(loop.over))
+        if scene.order(loop) > scene.order(event) or not loaders:
+            continue
+        if any(e.kind == "collective" for e in scene.between(loop, event)):
+            return None
+        return loop if all(share(scene, loader) is Share.OWN for loader in loaders) else None
     return None
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...findings import Finding, say
 from ...source.values import FALSE, NONE, FunctionValue, Instance, Unknown, Value
 from ..loaders import given
-from ..models import WRAPPED, gradient_of, part_of, parts_of, unwrapped
+from ..models import WRAPPED, gradient_of, owner_of, part_of, parts_of, unwrapped
 from ..scene import Scene, leaves, scenes
 from . import finds, found
 
@@ -323,7 +323,7 @@ def clip_before_sync(program: Program) -> Iterator[Finding]:
     for scene in scenes(program):
         told: set[int] = set()
         for event in scene.of("grad_hook"):
-            part = part_of(scene, next(leaves(event.receiver)))
+            part = owner_of(scene, event)
             hook = event.args.get("hook", NONE)
             if part is None or part.what not in ("parameters", "named_parameters") or event.site.line in told:
                 continue
