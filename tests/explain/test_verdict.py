@@ -420,3 +420,21 @@ def test_a_traceback_of_a_notebook(tmp_path: Path) -> None:
     ]
     found = verdict(ask(tmp_path, log))
     assert (found.fault, place(found)) == ("child-failed-first", ("train.py", 70))
+
+
+def test_a_size_mismatch_between_two_calls_is_one_of_order(tmp_path: Path) -> None:
+    abort = "  what():  [enforce fail at ../gloo/transport/tcp/pair.cc:446] op.preamble.length <= op.nbytes. 800 vs 4"
+    ranks = {
+        0: stands(37, "all_gather", RESET),
+        1: stands(41, "all_reduce", RESET),
+        2: stands(41, "all_reduce", RESET),
+    }
+    report = ask(
+        tmp_path,
+        [
+            "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+            abort,
+            *woven(ranks, PREFIXES["excepthook"], "after"),
+        ],
+    )
+    assert [one.fault for one in report.findings[:2]] == ["collective-order", "collective-shape"]

@@ -154,3 +154,8 @@ def test_old_tables_leave_out_whom_the_launcher_ended(tmp_path: Path, era: str) 
     assert (found.fault, found.ranks) == ("early-exit", (3,))
     found = verdict(ask(tmp_path, [*said, *ended({0: -6}, era, survivors=[1, 2, 3])]))
     assert (found.fault, found.ranks) == ("slow-rank", (3,))
+
+
+def test_sends_that_do_not_meet(tmp_path: Path) -> None:
+    found = verdict(ask(tmp_path, [*work(0, 9, "SEND", (4, 4)), *work(1, 9, "SEND", (4, 4))]))
+    assert (found.fault, found.ranks) == ("unmatched-p2p", (0, 1))

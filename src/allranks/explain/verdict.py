@@ -136,8 +136,12 @@ def _by_cause(causes: list[Incident], story: Story) -> Verdict:
     devices = {device for one in same for device in one.devices}
     if first.fault == "out-of-memory" and len(ranks) > 1 and devices == {"0"}:
         others.append(("device-not-bound", _ONE_DEVICE))
+    fault = first.fault
+    if first.signature == "gloo-size-mismatch" and len(waits.calls_of(story.of("victim"), story)) > 1:
+        # The stacks show it: not one call with other sizes, but two calls.
+        fault, others = "collective-order", [("collective-shape", first.readings[0].advice)]
     lines = [line for incident in same for line in incident.lines]
-    return Verdict(first.fault, message, ranks, frame, fix, lines, same, others, sure=not _weak(first))
+    return Verdict(fault, message, ranks, frame, fix, lines, same, others, sure=not _weak(first))
 
 
 def _is_same(incident: Incident, first: Incident) -> bool:

@@ -44,6 +44,10 @@ _CONFLICT = say(
     "mixture; two processes with one rank, or a world size larger than the number of processes, wait for ever."
 )
 _GLOO_KEY = re.compile(r"//(?:cpu|cuda)//\d+/(\d{1,7})$")
+_PAIR = say(
+    "Every send needs a recv with the same peer and tag on the other side, and two ranks that both send first block "
+    "each other: let one side receive first, or use batch_isend_irecv."
+)
 _ORDER = say(
     "All ranks must issue the same collectives in the same order: look for the branch, loop or early continue before "
     "these calls that depends on the rank or on local data."
@@ -93,6 +97,12 @@ def _of_watchdogs(difference: Difference, story: Story, victims: list[Incident])
     lines = list(difference.lines)
     placed = [one for one in victims if one.frame is not None or one.signature.startswith("watchdog-")]
     calls = _calls(difference.calls)
+    if story.watchdogs.all_point_to_point(difference):
+        others = [("slow-rank", _LATE)]
+        message = say("a send and a receive do not meet: {calls}", calls=calls)
+        return Waiting(
+            "unmatched-p2p", message, tuple(sorted(difference.calls)), _PAIR, placed, lines, others
+        )
     if difference.kind in ("order", "shape"):
         fault = "collective-order" if difference.kind == "order" else "collective-shape"
         message = (
@@ -209,13 +219,8 @@ def _timed_out(story: Story, victims: list[Incident]) -> Waiting | None:
     calls = {rank: one.call for one in [*beside, *late] if one.call for rank in ranks_of(one, story.launch)}
     if calls and all(call in _P2P for call in calls.values()):
         message = say("a send and a receive do not meet: {calls}", calls=_calls(calls))
-        fix = say(
-            "Every send needs a recv with the same peer and tag on the other side, and two ranks that both send first "
-            "block each other: let one side receive first, or use batch_isend_irecv."
-        )
-        return Waiting(
-            "unmatched-p2p", message, tuple(sorted(calls)), fix, placed, others=[("slow-rank", _LATE)]
-        )
+        others = [("slow-rank", _LATE)]
+        return Waiting("unmatched-p2p", message, tuple(sorted(calls)), _PAIR, placed, others=others)
     if len(set(calls.values())) > 1:
         message = say("ranks wait in different calls: {calls}", calls=_calls(calls))
         return Waiting("collective-order", message, _minority(calls), _ORDER, [*placed, *beside], sure=True)
@@ -227,6 +232,11 @@ def _timed_out(story: Story, victims: list[Incident]) -> Waiting | None:
         absent = tuple(sorted(map(int, roots)))
     call = next((incident.call for incident in placed if incident.call), "")
     return _missing(absent, waiting, call, story, placed, [])
+
+
+def calls_of(incidents: list[Incident], story: Story) -> set[str]:
+    """The calls in which ranks stood when they lost a peer."""
+    return {one.call for one in incidents if one.call and (ranks_of(one, story.launch) or one.unknown)}
 
 
 def _lost_peer(story: Story, victims: list[Incident]) -> Waiting | None:

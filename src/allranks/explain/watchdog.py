@@ -18,6 +18,7 @@ _TORN = re.compile(
     r"WorkNCCL\([^)]*$|WorkNCCL\([^)]*\(ms\)[^)]*$|last enqueued[^,]*$|last completed [^:]*:?\s*$"
 )
 _LONGEST = 2000
+_P2P = frozenset(["SEND", "RECV", "RECVANYSOURCE", "BATCHSENDRECV"])
 _QUEUE = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d{1,12}), last completed (?:NCCL )?work: (?P<completed>-?\d{1,12})"
 )
@@ -99,6 +100,10 @@ class Watchdogs:
         if not groups:
             return None
         return _compare(max(groups, key=lambda g: sum(bool(w.op) for w in g.values())), size, self.absent)
+
+    def all_point_to_point(self, difference: Difference) -> bool:
+        """True when every rank of the comparison waits in a send or a receive."""
+        return all(call.split(" (")[0].split()[-1] in _P2P for call in difference.calls.values())
 
     def _joined(self) -> list[dict[int, Watch]]:
         """The groups; lines of older torch name none and go with the only one that is named."""
