@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ..judge.signatures import Match, fragment_pattern, match
+from ..judge.signatures import Match, fragment_pattern, match, speaks
 from . import scan
 from .launcher import Launch, Reader
 from .logs import Origin, lines, plain
@@ -27,6 +27,7 @@ _MOST = 4000
 _EVIDENCE = 12
 _TEXT_LINES = 40
 _LAST_LINES = 40
+_TOLD = 3
 _PENDING = 64
 _CALLSTACK = '"py_callstack": '
 
@@ -272,7 +273,7 @@ class _Reading:
         else:
             role = "stopped" if _STOPPED.search(raised.type) else "cause"
         frame = raised.user_frame or next((r.user_frame for r in reversed(own) if r.user_frame), None)
-        shown = _shown(traceback, frame, raised)
+        shown = _shown(traceback, frame, raised, readings)
         frame = frame or _nearest(raised)
         rank = self.table_rank.get(traceback.lines[0].number, traceback.process) if traceback.lines else None
         key = (
@@ -366,14 +367,16 @@ def _nearest(raised: Raised) -> Frame | None:
     return next((f for f in reversed(raised.frames) if _INSTALLED.search(f.path)), None)
 
 
-def _shown(traceback: Traceback, frame: Frame | None, raised: Raised) -> list[Line]:
-    """The lines of a traceback that say most: the user's frame with its source line, and the exception."""
+def _shown(traceback: Traceback, frame: Frame | None, raised: Raised, readings: list[Match]) -> list[Line]:
+    """The lines of a traceback that say most: the user's frame with its source line, the exception, and what lines
+    of its message the table reads."""
     shown: list[Line] = []
     for at, line in enumerate(traceback.lines):
         if frame is not None and not shown and _names(line.text, frame):
             shown += traceback.lines[at : at + 2]
     ends = [line for line in traceback.lines if line.number == raised.end]
-    return shown + [line for line in ends if line not in shown]
+    more = [line for line in raised.more if readings and speaks(readings[0].signature, line.text)]
+    return shown + [line for line in [*ends, *more[:_TOLD]] if line not in shown]
 
 
 def _names(text: str, frame: Frame) -> bool:

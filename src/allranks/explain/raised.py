@@ -33,6 +33,8 @@ class Raised:
     first: int = 0
     end: int = 0
     """Numbers of the lines of its header and of its type."""
+    more: list[Line] = field(default_factory=list)
+    """The lines of the message after its first."""
     ignored: bool = False
     """True where Python itself says that nothing follows from it (a destructor, an exit handler)."""
 

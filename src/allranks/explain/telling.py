@@ -76,6 +76,15 @@ def _location(frame: Frame | None, role: Text | None = None) -> Location | None:
 
 def _evidence(verdict: Verdict, story: Story) -> list[Evidence]:
     found = [Evidence("log", say("what the log says"), quoted(verdict.lines, story), verdict.ranks)]
+    named_in_it = {
+        key: value
+        for one in verdict.incidents[:1]
+        for reading in one.readings[:1]
+        for key, value in reading.captures.items()
+    }
+    if named_in_it:
+        lines = tuple(f"{key}: {value[:_LONGEST_LINE]}" for key, value in sorted(named_in_it.items()))
+        found.append(Evidence("log", say("what it names"), lines, verdict.ranks))
     exits = [one.line for one in story.launch.exits if one.first][:1]
     if exits and not set(exits) & set(verdict.lines):
         found.append(Evidence("log", say("the launcher saw this process die first"), quoted(exits, story)))

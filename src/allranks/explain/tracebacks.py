@@ -337,6 +337,7 @@ class Assembler:
         self._told = [(one, self._index if one is raised else at) for one, at in near]
         if raised.message.count("\n") < LONGEST_MESSAGE and not _NATIVE.match(text):
             raised.message += known
+            raised.more.append(line)
         return True
 
     def _box(self, opened: _Open, line: Line, text: str) -> bool:

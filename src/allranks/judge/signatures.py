@@ -169,6 +169,14 @@ def _captures(found: re.Match[str]) -> dict[str, str]:
     return captures
 
 
+def speaks(name: str, text: str) -> bool:
+    """True when one line of a message holds what the row of that name reads: its fragments or its captures."""
+    row = next((row for row in signatures() if row.name == name), None)
+    if row is None:
+        return False
+    return any(fragment in text for fragment in row.fragments) or bool(row.also and row.also.search(text))
+
+
 def classify_exception(type_name: str, message: str, stack: str = "") -> Match | None:
     """The likeliest reading of an exception, or None when the table does not know it.
 
