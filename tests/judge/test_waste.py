@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from observations import BACKWARD, Seen, verdicts
-from worlds import call
+from worlds import call, site
 
 from allranks.judge.rules import waste
 
@@ -93,3 +93,17 @@ def test_the_line_that_only_the_late_rank_runs() -> None:
     for step in range(9):
         seen.saw(1, "write", "main:40", "draw:7", path=f"/img/{step}", mode="w", via="open")
     assert verdicts(seen.found(waste.RULES)) == [("straggler", 7, (1,))]
+
+
+def test_where_the_late_rank_stood_while_the_others_waited() -> None:
+    seen = timed([10] * 40)
+    start = 1_000 * MILLISECOND
+    stacks = []
+    for step in range(5, 25):
+        came = start + step * 20 * MILLISECOND
+        stacks.append(
+            (came + 5 * MILLISECOND, site("main:40", "plot:9"))
+        )  # the other rank is there, this one is not
+        stacks += [(came + 15 * MILLISECOND, site("main:22"))] * 3  # both are past the call
+    seen.world.ranks[1].facts["late_stacks"] = stacks
+    assert verdicts(seen.found(waste.RULES)) == [("straggler", 9, (1,))]

@@ -25,6 +25,7 @@ Keys of `RankState.facts` (absent where not known):
 | process_state | state letter of /proc when it is "T" (stopped) or "D" (in the kernel) |
 | sigterm | True when SIGTERM ended it |
 | records_lost | records overwritten before they were read |
+| late_stacks | [(time_ns, Site)]: where it stood, while it was the last to come to most calls (run/lateness.py) |
 | scheduled | [(time_ns, ns that the main thread has run, ns that it has waited for a processor)] |
 | observed | {topic: [row, ...]}: what hooks saw, in order; `site` and `..._site` of a row that is a dict are Sites |
 | digests | {part of an optimizer: {step: sample}}: see judge/digests.py; samples in which all agree are dropped |

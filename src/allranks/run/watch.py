@@ -16,6 +16,7 @@ from ..world import RankState, World
 from . import process
 from .collect import Collector
 from .expect import Expectation
+from .lateness import Lateness
 from .launch import Job, environment, exit_status
 from .server import Server
 from .spy import Spy
@@ -64,6 +65,7 @@ class Watch:
         self.judge = judge
         self.dead = dead
         self.standings: dict[Guest, Standing] = {}
+        self.lateness = Lateness()
         self.verdict = Verdict()
         self.problems: list[BlindSpot] = []
         self._number = 0
@@ -81,6 +83,7 @@ class Watch:
             if standing.due():
                 self._number += 1
                 standing.ask(self._number)
+        self.lateness.sample(self.collector.world, self.collector.ranks)
 
     def refresh(self) -> World:
         """Messages, rings and processes into the world."""
@@ -121,7 +124,7 @@ class Watch:
 
     def _answer(self, guest: Guest, number: int, answer: dict[str, Any]) -> None:
         standing = self.standings.get(guest)
-        if standing is None:
+        if standing is None or self.lateness.answered(guest, number, answer):
             return
         if "locals" in answer:
             guest.facts["locals"] = [

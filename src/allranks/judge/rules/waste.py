@@ -130,28 +130,31 @@ def straggler(case: Case) -> Finding | None:
     if len(ranks) < 2:
         return None
     names = set.intersection(*(set(world.ranks[r].histories) for r in ranks))
-    worst: tuple[float, int, CallKind, list[int], int] | None = None
+    worst: tuple[float, int, CallKind, list[int], str, list[int]] | None = None
     for name in sorted(names):
         if "/" in name or name == SETUP:
             continue
         for call, positions in _often(world.ranks[ranks[0]].histories[name]).items():
             late = _late(case, name, ranks, positions)
             if late is not None and (worst is None or late[0] > worst[0]):
-                worst = (late[0], late[1], world.kinds[call], late[2], len(positions))
+                worst = (late[0], late[1], world.kinds[call], late[2], name, positions)
     if worst is None:
         return None
-    share, rank, kind, gaps, count = worst
-    location = _location(case, _busy(case, rank))
+    share, rank, kind, gaps, name, positions = worst
+    site = _busy(case, name, rank, positions)
     lines = tuple(f"step {i}: {gap / 1e6:.1f} ms late" for i, gap in enumerate(gaps[:8]))
     return found(
         "straggler",
         say("{rank} was the last to come to {call} in {often} of {count} steps, {late} ms late in the middle: the "
             "others wait for {share} % of the time", rank=ranks_text((rank,)), call=describe(kind),
-            often=sum(g >= LATE_NS for g in gaps), count=count, late=f"{median(gaps) / 1e6:.1f}",
+            often=sum(g >= LATE_NS for g in gaps), count=len(positions), late=f"{median(gaps) / 1e6:.1f}",
             share=f"{share * 100:.0f}"),
-        location, ranks=(rank,),
+        _location(case, site), ranks=(rank,),
         related=(case.place(kind.site[-1], role=say("the others wait here")),) if kind.site else (),
-        evidence=(Evidence("counts", say("how late it came"), lines, (rank,)),),
+        evidence=(
+            Evidence("counts", say("how late it came"), lines, (rank,)),
+            Evidence("stack", say("where it is while they wait"), case.stack_lines(site), (rank,)) if site else None,
+        ),
         fix=say("find what only this rank does in each step (logging, plotting, saving, more data, a slower device), "
                 "and do it more rarely, outside the step, or on all ranks in turn"),
     )  # fmt: skip
@@ -222,9 +225,33 @@ def _at(seen: list[tuple[int, int, int]], times: list[int], now_ns: int, column:
     return low[column] + (high[column] - low[column]) * (now_ns - low[0]) / max(1, high[0] - low[0])
 
 
-def _busy(case: Case, rank: int) -> Site:
-    """What the late rank alone does between the calls, as far as it was seen: the file that it opens most often."""
+def _busy(case: Case, name: str, rank: int, positions: list[int]) -> Site:
+    """Where the late rank stood most often while the others waited for it; else the file that it alone opens most."""
+    stood: Counter[Site] = Counter()
+    for moment, site in case.world.ranks[rank].facts.get("late_stacks", ()):
+        if site and _awaited(case, name, rank, positions, moment):
+            stood[site] += 1
+    if stood:
+        lines = Counter({site[-1]: 0 for site in stood})
+        for site, count in stood.items():
+            lines[site[-1]] += count
+        line = lines.most_common(1)[0][0]
+        return next(site for site in stood if site[-1] == line)
     others = {row["site"] for r, row in everywhere(case, "write") if r != rank and row.get("site")}
     mine = Counter(row["site"] for row in rows(case.world.ranks[rank], "write") if row.get("site"))
     alone = [(n, site) for site, n in mine.items() if site not in others and n >= OFTEN and site[-1].user]
     return max(alone, key=lambda pair: pair[0])[1] if alone else ()
+
+
+def _awaited(case: Case, name: str, rank: int, positions: list[int], moment: int) -> bool:
+    """True when the others were at a call of these then, and the rank was not."""
+    times = case.world.ranks[rank].histories[name]
+    at = [times.times_ns[p - times.start] for p in positions if 0 <= p - times.start < len(times.times_ns)]
+    index = bisect_left(at, moment)
+    if index == len(at):
+        return False
+    position = positions[len(positions) - len(at) + index]
+    others = [s.histories[name] for r, s in case.world.ranks.items() if r != rank]
+    return all(
+        0 <= position - h.start < len(h.times_ns) and h.times_ns[position - h.start] < moment for h in others
+    )
