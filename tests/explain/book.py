@@ -109,6 +109,29 @@ def woven(ranks: dict[int, list[str]], prefix: Prefix, weave: str, seed: int = 0
     return woven
 
 
+def torn(ranks: dict[int, list[str]], seed: int, burst: int = 60) -> str:
+    """The ranks' tracebacks as they stand in one file when every process writes them in pieces, as Python does: the
+    indentation, the source line, each mark below it, the type and the message apart. `burst` pieces at a time."""
+    drawn = random.Random(seed)
+    rest = {rank: [piece for line in lines for piece in _pieces(line)] for rank, lines in ranks.items()}
+    written = ""
+    while any(rest.values()):
+        rank = drawn.choice([rank for rank, pieces in rest.items() if pieces])
+        count = 1 + int(drawn.expovariate(1 / burst))
+        written += "".join(rest[rank][:count])
+        del rest[rank][:count]
+    return written
+
+
+def _pieces(line: str) -> list[str]:
+    if line.startswith("    "):
+        return ["    ", line[4:], "\n", "    ", *"^" * min(len(line) - 4, 30), "\n"]
+    kind, colon, message = line.partition(": ")
+    if colon and not line.startswith((" ", "\t", "Traceback")):
+        return [kind, ": ", message, "\n"]
+    return [f"{line}\n"]
+
+
 # ------------------------------------------------------------------------------------------------------ launchers
 
 

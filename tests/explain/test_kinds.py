@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .book import PREFIXES, SITE, Frame, ask, boxed, ended, place, started, trace, verdict, woven
+from .book import PREFIXES, SITE, Frame, ask, boxed, ended, place, started, torn, trace, verdict, woven
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -70,3 +70,10 @@ def test_torchrun_without_prefixes(tmp_path: Path, kind: str, weave: str, era: s
 @pytest.mark.parametrize("kind", ROWS)
 def test_boxes_of_rich(tmp_path: Path, kind: str) -> None:
     check(kind, tmp_path, [*started(), *boxed(*raised(kind)), *ended({0: 1}, survivors=[1])])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ROWS)
+def test_tracebacks_written_in_pieces(tmp_path: Path, kind: str, seed: int) -> None:
+    lines = trace(*raised(kind))
+    check(kind, tmp_path, torn({0: lines, 1: lines}, seed).split("\n"))

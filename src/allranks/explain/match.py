@@ -317,6 +317,9 @@ class _Reading:
                 return
             known = self.story.incidents.setdefault(key, new)
         known.count += 1
+        if known.anonymous and known.text.startswith(new.text):
+            # The same without what another process wrote into it.
+            known.text = new.text
         known.anonymous |= (
             origin.rank is None and origin.local is None and origin.task is None and origin.pid is None
         )

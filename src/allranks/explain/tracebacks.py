@@ -33,9 +33,14 @@ _FRAME = re.compile(
     r'\s*(?:[|+>│╎]\s*)*File (?:"(?P<path>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.*?))?'
     r"|(?P<cell>[^\s\":]+):(?P<at>\d+)(?:, in (?P<name>[\w.<>]+).*)?)\s*$"
 )
+_GLUED = re.compile(
+    r'(?P<before>.+?)File "(?P<path>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S+))?'
+    r"\s*(?P<cell>)(?P<name>)(?P<at>)$"
+)
+_CARETS = re.compile(r"[ ~]*\^[\^~]*")
 _EXCEPTION = re.compile(
     r"(?P<indent>\s*)(?:[|+│]\s*)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*)(?:\[[\w., ]+\])?"
-    r"(?::(?: (?P<message>.*))?)?\s*$"
+    r"(?: ?:(?: (?P<message>.*))?)?\s*$"
 )
 _STRONG = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Abort|Failure|Fault|Signal|Expired|Iteration|NotMet|Invalid\w*)\w*$"
@@ -149,6 +154,13 @@ class Assembler:
         if "File " in text and (match := _FRAME.match(text)):
             self._frame(line, match)
             return True
+        if 'File "' in text and self._open and (match := _GLUED.match(text)):
+            # Python writes a traceback in pieces: a frame may stand behind another process's source line or marks.
+            before = match["before"]
+            if before.strip(" ^~"):
+                self._inside(replace(line, text=before), before)
+            self._frame(line, match)
+            return True
         if self._open and self._inside(line, text):
             return True
         if self._told and self._goes_on(line, text):
@@ -221,7 +233,8 @@ class Assembler:
             opened = _Open(Raised(first=line.number), [], max(indent - 2, 0))
             self._open.append(opened)
         elif opened.indent is None:
-            opened.indent = max(len(line.text) - len(line.text.lstrip()) - 2, 0)
+            glued = not line.text.lstrip().startswith("File")
+            opened.indent = 0 if glued else max(len(line.text) - len(line.text.lstrip()) - 2, 0)
         before = opened.place
         if before is not None:
             self._inner.setdefault(before, set()).add((path, number))
@@ -260,6 +273,8 @@ class Assembler:
             self._give(latest, line)
             return True
         match = _EXCEPTION.match(text)
+        if match is None and "^" in text:
+            match = _EXCEPTION.match(_CARETS.sub("", text).strip())
         if match and (opened := self._ended(match)):
             raised = opened.raised
             raised.type, raised.message = match["type"], (match["message"] or "").strip()
