@@ -165,7 +165,7 @@ def _captures(found: re.Match[str]) -> dict[str, str]:
     captures: dict[str, str] = {}
     for name, value in found.groupdict().items():
         if value:
-            captures.setdefault(name.rstrip("0123456789"), value.strip())
+            captures.setdefault(name.rstrip("0123456789"), " ".join(value.split()))
     return captures
 
 
