@@ -16,7 +16,7 @@ FIRST = 1 << 40
 """Numbers of these questions; other questions have smaller ones."""
 STEPS = 24
 """Calls that are looked back at."""
-ALWAYS = 0.8
+MOSTLY = 0.6
 LATE_NS = 1_000_000
 LOOK_S, SAMPLE_S = 0.25, 0.1
 SAMPLES = 1000
@@ -73,4 +73,4 @@ def late(world: World) -> int | None:
         if times[-1][0] - times[-2][0] >= LATE_NS:
             last[times[-1][1]] += 1
     rank, count = last.most_common(1)[0] if last else (0, 0)
-    return rank if count >= ALWAYS * STEPS else None
+    return rank if count >= MOSTLY * STEPS else None

@@ -23,8 +23,10 @@ OFTEN = 8
 """Fewer barriers than this say nothing."""
 STEPS = 20
 """Fewer steps than this do not make a straggler."""
-ALWAYS = 0.8
+MOSTLY = 0.65
 """The share of the steps in which a straggler is the last."""
+OTHERS = 0.25
+"""What all other ranks may be late by, as a share of what the straggler is."""
 SHARE = 0.25
 """The share of the time that the others must lose."""
 LATE_NS = 1_000_000
@@ -194,7 +196,9 @@ def _late(
     rank, often = last.most_common(1)[0]
     lost = sum(gaps[rank])
     share = lost / (last_ns - first_ns)
-    if often < max(STEPS, ALWAYS * len(positions[-2000:])) or share < SHARE or lost < LOST_NS:
+    if sum(sum(late) for other, late in gaps.items() if other != rank) > OTHERS * lost:
+        return None
+    if often < max(STEPS, MOSTLY * len(positions[-2000:])) or share < SHARE or lost < LOST_NS:
         return None
     ran, starved = (_more_than_others(case, rank, column, first_ns, last_ns) for column in (1, 2))
     if starved * 2 > lost and ran * 5 < lost:
