@@ -80,6 +80,8 @@ class Compare:
     def sample(self, entry: Any, optimizer: Any, pattern: int) -> None:
         """After a sampled step: the gradients that it used and the parameters that it made."""
         for part in self.parts(entry, optimizer):
+            if part.wrap and self.wraps.uneven(part.wrap):
+                continue
             grads = [p.grad for p in part.parameters]
             numbers = self.digester.digests(grads)
             self._send(part, entry.steps, pattern, numbers, self.digester.digests(part.parameters))

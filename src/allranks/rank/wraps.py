@@ -41,6 +41,12 @@ class Wrap:
         ddp = self.ref()
         return ddp is not None and not ddp.require_backward_grad_sync
 
+    def joined(self) -> bool:
+        """True once the model was in `join()`: its ranks make different numbers of steps, so that steps of one number
+        are not one step."""
+        config = getattr(self.ref(), "_join_config", None)
+        return bool(getattr(config, "enable", False))
+
     def kinds(self) -> set[tuple[str, str]]:
         """The types and devices of the parameters now."""
         inner = self.inner()
@@ -72,6 +78,10 @@ class Wraps:
             if id(parameter) in wrap.ids and wrap.ref() is not None:
                 return wrap
         return None
+
+    def uneven(self, number: int) -> bool:
+        """True when the wrap of this number was in `join()`."""
+        return any(wrap.number == number and wrap.joined() for wrap in self.wraps)
 
     def around(self, module: Any) -> Wrap | None:
         """The wrap that a module belongs to, or that belongs to it."""
