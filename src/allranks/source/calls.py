@@ -376,6 +376,7 @@ class Calls(Statements):
         owner = f"{function.owner.name}." if function.owner is not None else ""
         frame = Frame(scope, function.home, function, self.absolute, name=owner + function.name)
         frame.rough = self._is_rough(function, scope)
+        frame.unused = node is self.unused
         doubt, self.doubt = self.doubt, self.doubt if frame.rough else None
         self.frame, self.guard = frame, ALL
         if on_yield is not None:

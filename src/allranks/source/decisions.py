@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST_GUARD = 24
 _MOST_VALUE = 8
+_MOST_STORED = 5
 
 
 class Choice:
@@ -66,6 +67,7 @@ class Decisions:
         self._by_key: dict[object, int] = {}
         self._nodes: dict[tuple[int, Guard, Guard], Choice] = {}
         self._memo: dict[tuple[str, Guard, Guard], Guard] = {}
+        self._apart: dict[Choice, Guard] = {}
 
     def symbol(self, key: object, kind: Kind, origin: Origin | None, label: str) -> Guard:
         """The guard that holds where the condition `key` does."""
@@ -125,6 +127,21 @@ class Decisions:
             return a
         return self._trim(self._apply("minus", _without, a, b))
 
+    def apart(self, guard: Guard) -> Guard:
+        """`guard` without the conditions that hold on all ranks or on none: the lanes of any of their outcomes."""
+        if type(guard) is int:
+            return guard
+        assert isinstance(guard, Choice)
+        found = self._apart.get(guard)
+        if found is None:
+            high, low = self.apart(guard.high), self.apart(guard.low)
+            if self.symbols[guard.symbol].kind <= Kind.UNKNOWN:
+                found = self.either(high, low)
+            else:
+                found = self.choice(guard.symbol, high, low)
+            self._apart[guard] = found
+        return found
+
     def _trim(self, guard: Guard) -> Guard:
         """`guard`, with its oldest condition forgotten while it is too large: more lanes, so fewer alarms."""
         while type(guard) is Choice and guard.size > _MOST_GUARD:
@@ -147,6 +164,13 @@ class Decisions:
             if not any(same(leaf, o) for o in found):
                 found.append(leaf)
         return Mixed(tuple(found[:6]), kind_of(value, ALL, self), origin_of(value))
+
+    def replace(self, guard: Guard, new: Value, old: Value) -> Value:
+        """`new` on the lanes of `guard`, for a name or field that held `old`. Of a guard that is too large the
+        oldest conditions are forgotten: what was bound last then holds on more lanes."""
+        while type(guard) is Choice and guard.size > _MOST_STORED:
+            guard = self._apply("or", int.__or__, guard.high, guard.low)
+        return self.select(guard, new, old)
 
     def select(self, guard: Guard, new: Value, old: Value) -> Value:
         """`new` on the lanes of `guard`, `old` elsewhere."""
@@ -216,6 +240,10 @@ class Decisions:
                 by_node = per_local_rank(mask) and mask & among & 0b111100 not in (0, among & 0b111100)
                 kind = max(kind, Kind.NODE if by_node else Kind.RANK)
         return kind
+
+    def for_all(self, guard: Guard) -> bool:
+        """True when all ranks are among the lanes of `guard` or none, whatever its conditions are."""
+        return self.kind_of_guard(guard) <= Kind.UNKNOWN
 
     def _leaves(
         self, guard: Guard, active: Guard, path: tuple[int, ...] = ()

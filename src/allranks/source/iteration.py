@@ -203,8 +203,7 @@ class Iteration(Expressions):
         if type(iterable) is Instance and self._drives(iterable):
             self.loop_over_object(iterable, node, body)
             return
-        listed = type(iterable) is Items and iterable.rest is None and iterable.uneven is None
-        if type(iterable) is Items and listed and len(iterable.items) <= _UNROLLED:
+        if type(iterable) is Items and self._is_short(iterable):
             for item in list(iterable.items):
                 if self.guard != 0:
                     body(self.settle(item))
@@ -281,10 +280,19 @@ class Iteration(Expressions):
             self.loop_over(iterable, node, turn)
             return broke
 
-        broke = self._carrying(node, once)
+        broke = once() if self._is_short(self.force(self.settle(iterable))) else self._carrying(node, once)
         if node.orelse and self.guard != 0:
             self.run_block(node.orelse)
         self.guard = self.decisions.either(self.guard, broke)
+
+    def _is_short(self, value: Value) -> bool:
+        """True for a list that is followed element by element."""
+        return (
+            type(value) is Items
+            and value.rest is None
+            and value.uneven is None
+            and len(value.items) <= _UNROLLED
+        )
 
     def _turn(self, node: ast.For | ast.AsyncFor | ast.While, value: Value | None) -> Guard:
         """One turn of a loop's body; the lanes that a break took out."""

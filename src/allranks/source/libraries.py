@@ -8,7 +8,7 @@ from typing import Any
 
 from . import lore, trace
 from .buffers import NO, buffers
-from .decisions import options
+from .decisions import Guard, options
 from .lanes import ALL, LOCAL_ZERO, RANK_ZERO
 from .standard import Call, Standard
 from .values import (
@@ -204,12 +204,21 @@ class Libraries(Standard):
             value.fields["sync_bn"] = TRUE
         return value
 
+    def _act_mode(self, c: Call) -> Value:
+        """train() and eval(), of a wrapper and of what it wraps."""
+        mode = c.named.get("mode", TRUE) if c.row.target == "train" else FALSE
+        value: Value = c.receiver
+        while type(value) is Instance:
+            self.store(value.fields, "training", mode)
+            value = self.settle_shared(value.fields.get("module", NONE)) if value.kind in _WRAPPED else NONE
+        return c.receiver
+
     def _act_shard(self, c: Call) -> Value:
         """fully_shard changes the module in place."""
         module = c.named.get("module", NONE)
         for option in options(module):
             if type(option) is Instance:
-                option.fields["sharded"] = TRUE
+                self.store(option.fields, "sharded", TRUE, kept=True)
         return module
 
     def _act_sync_batch_norm(self, c: Call) -> Value:
@@ -447,6 +456,8 @@ class Libraries(Standard):
         own = lore.method(value.kind, name) if value.kind else None
         if node is self.calling or (own is not None and own is not lore.method("*", name)):
             return Method(value, name)
+        if name == "training" and value.kind in ("module", "lightning_module", *_WRAPPED):
+            return TRUE
         if value.kind == "namespace":
             found = value.fields[name] = self.argument(value, name, node)
             return found
@@ -513,7 +524,15 @@ class Libraries(Standard):
 
     def _communication_of_forward(self, value: Instance, event: trace.Event) -> None:
         """What a forward communicates: buffers, SyncBatchNorm, shards."""
-        if value.kind == "fsdp" or "sharded" in value.fields:
+        sharded: Guard = ALL if value.kind == "fsdp" else 0
+        if "sharded" in value.fields:
+            sharded = self.decisions.minus(ALL, self.missing(value.fields["sharded"]))
+        if sharded != 0:
+            active = self.decisions.both(event.guard, sharded)
+            if active != event.guard:
+                # Sharded under some condition only: a call of its own.
+                event = self.record("sharded", value.name, event.site.node, receiver=value)
+                event.guard = active
             event.communicates, event.operation, event.hidden = 2, "fsdp.forward", "FSDP forward"
             return
         if value.kind == "ddp" and value.fields.get("broadcast_buffers") is not FALSE:
@@ -523,7 +542,7 @@ class Libraries(Standard):
                 event.hidden = "DDP forward broadcasts buffers"
         module = value.fields.get("module", value) if value.kind == "ddp" else value
         if "sync_bn" in value.fields or (type(module) is Instance and "sync_bn" in module.fields):
-            evaluating = self.settle(value.fields.get("training", TRUE)) is FALSE
+            evaluating = self.settle_shared(value.fields.get("training", TRUE)) is FALSE
             if not evaluating and event.communicates == 0:
                 event.communicates, event.operation, event.hidden = 2, "sync_batch_norm", "SyncBatchNorm"
 

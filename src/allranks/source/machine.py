@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .interest import Interest
     from .program import Entry, Function, Module, Program
 
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _LEAVING = re.compile(r"\b(return|break|continue|raise|yield|exit)\b")
 BUDGET = 60_000
 """Statements that are followed for one entry."""
@@ -73,13 +74,20 @@ class Machine(Libraries):
         return self.interest.class_communicates(cls.name)
 
     def silent(self, node: ast.stmt) -> bool:
-        """True for a statement that neither leaves nor speaks of what communicates."""
-        known: dict[ast.stmt, bool] = self.program.kept.setdefault("silent", {})
+        """True for a statement that neither leaves, nor speaks of what communicates, nor uses it."""
+        known: dict[ast.stmt, frozenset[str] | None] = self.program.kept.setdefault("silent", {})
         if node not in known:
             lines = self.frame.home.module.source.lines[node.lineno - 1 : node.end_lineno]
             text = "\n".join(lines)
-            known[node] = not _LEAVING.search(text) and not self.interest.speaks(text)
-        return known[node]
+            loud = _LEAVING.search(text) or self.interest.speaks(text)
+            known[node] = None if loud else frozenset(_NAME.findall(text)) if "(" in text else frozenset()
+        names = known[node]
+        return names is not None and not any(map(self._named_talks, names))
+
+    def _named_talks(self, name: str) -> bool:
+        """True when a name of the function that runs holds what may communicate."""
+        value = self.frame.scope.names.get(name)
+        return value is not None and self.talks(value, 0, strict=True)
 
     def run_entry(self, entry: Entry) -> Run:
         """Follows a script as `__main__`."""

@@ -98,7 +98,7 @@ class _Reader:
     def __init__(self, items: list[Item], decisions: Decisions) -> None:
         self.items = items
         self.decisions = decisions
-        self.exits = [i for i in walk(items) if isinstance(i, Exit)]
+        self.exits = [i for i in walk(items) if isinstance(i, Exit) and i.how not in ("caught", "error")]
         self.order = {id(item): n for n, item in enumerate(walk(items))}
         self._loops: dict[int, bool] = {}
         self.partial: list[tuple[Guard, bool]] = []
@@ -133,7 +133,7 @@ class _Reader:
                     yield from self._ranks(path, seen)
                 for symbol in chosen:
                     if self.decisions.symbols[symbol].kind >= Kind.GROUP:
-                        yield from self._outcomes(path, symbol, mask, seen)
+                        yield from self._outcomes(guard, path, symbol, mask, seen)
             if len(seen) > 4 * _MOST:
                 return
 
@@ -149,9 +149,18 @@ class _Reader:
                     yield pair
 
     def _outcomes(
-        self, path: tuple[tuple[int, bool], ...], symbol: int, mask: int, seen: set[tuple[View, View]]
+        self,
+        guard: Guard,
+        path: tuple[tuple[int, bool], ...],
+        symbol: int,
+        mask: int,
+        seen: set[tuple[View, View]],
     ) -> Iterator[tuple[View, View]]:
         flipped = tuple((s, not h if s == symbol else h) for s, h in path)
+        # Of a call that is some rank's own anyway, its data decides nothing for the others.
+        lanes = mask or mask_under(guard, lambda s: dict(flipped).get(s, self.defaults[s]))
+        if not even(lanes):
+            return
         for world in WORLDS[:1]:
             for lane in indices(world):
                 pair = (View(lane, path, self.defaults), View(lane, flipped, self.defaults))
@@ -269,7 +278,7 @@ class _Reader:
                 within = inside and isinstance(item, Loop) and any(i is left for i in walk(item.items))
                 # A return ends its own function only: it matters to what stands in the same call.
                 own = left.how in ("exit", "raise") or id(left.site.caller) in callers
-                if within or (before and own):
+                if (within or before) and own:
                     found = left
         return found
 

@@ -89,6 +89,10 @@ _READING = frozenset(
 )
 
 
+_GENERATORS = ("torch", "random", "numpy")
+"""The libraries that have a global generator each."""
+
+
 class Standard(Contexts):
     """What calls of the standard library do."""
 
@@ -154,7 +158,7 @@ class Standard(Contexts):
         catching = any("SystemExit" in c.types for c in self.catchers)
         if catching:
             self.raised("SystemExit", c.node)
-        else:
+        elif type(self.guard) is int or not self.decisions.for_all(self.guard):
             self.leave("exit", c.node)
         return NONE
 
@@ -449,7 +453,9 @@ class Standard(Contexts):
 
     def _act_seed(self, c: Call) -> Value:
         given = c.args[0] if c.args else next(iter(c.named.values()), NONE)
-        self.seeded = self.kind(given) if given is not NONE else None
+        library = c.name.partition(".")[0]
+        for seeded in (library,) if library in _GENERATORS else _GENERATORS:
+            self.seeded[seeded] = self.kind(given) if given is not NONE else Kind.DATA
         return NONE
 
     def _act_draw(self, c: Call) -> Value:
@@ -459,14 +465,14 @@ class Standard(Contexts):
             return self.fresh(like=(self.settle(generator.fields.get("seed", NONE)), *c.args))
         if generator is not None and generator is not NONE:
             return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
+        alike = self.seeded.get(c.name.partition(".")[0], Kind.DATA) <= Kind.UNKNOWN
         if c.name.endswith(".shuffle") and c.args:
-            seeded = self.seeded is not None and self.seeded <= Kind.UNKNOWN
-            if not seeded and type(c.args[0]) is Items:
+            if not alike and type(c.args[0]) is Items:
                 c.args[0].items, c.args[0].rest = [], self.fresh(Kind.DATA, self.origin(c.node, "random"))
-            elif not seeded:
+            elif not alike:
                 self.change(c.args[0], Kind.DATA, self.origin(c.node, "random"))
             return NONE
-        if self.seeded is not None and self.seeded <= Kind.UNKNOWN:
+        if alike:
             return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
         return self.fresh(Kind.DATA, self.origin(c.node, "random"))
 
@@ -493,7 +499,7 @@ class Standard(Contexts):
             elif self.doubt is not None and self.doubt > Kind.UNKNOWN:
                 value.uneven = (self.doubt, self.doubt_origin)
             inside = bool(self.frame.loops)
-            if not inside and self.absolute == ALL and value.rest is None and len(value.items) < 16:
+            if not inside and self.lanes == ALL and value.rest is None and len(value.items) < 16:
                 value.items.append(args[0])
             else:
                 value.rest = self._one_of([*([value.rest] if value.rest is not None else []), args[0]])

@@ -86,6 +86,8 @@ class Frame:
     """True for code that does not communicate: unknown conditions in it are not told apart."""
     maybe: list[Value] = field(default_factory=list)
     """What it may have returned under such conditions."""
+    unused: bool = False
+    """True when nobody looks at what it returns."""
     left: Kind | None = None
     """How such conditions differ between ranks under which it, or what called it, may have been left."""
 
@@ -118,6 +120,7 @@ class State:
         self.catchers: list[Catcher] = []
         self.calls: list[ast.AST] = []
         self.calling: ast.AST | None = None
+        self.unused: ast.AST | None = None
         self.steps = budget
         self.doubt: Kind | None = None
         self.doubt_origin: Origin | None = None
@@ -128,7 +131,7 @@ class State:
         self.early: list[trace.Early] = []
         self.passed_over: dict[int, tuple[Any, ...]] = {}
         self.initialised: Guard = 0
-        self.seeded: Kind | None = None
+        self.seeded: dict[str, Kind] = {}
         self.expects_group = False
         self.launch = "torchrun"
         self.reached: set[ast.AST] = set()
@@ -221,6 +224,13 @@ class State:
             return self.frame.base
         return self.decisions.both(self.frame.base, self.guard)
 
+    @property
+    def lanes(self) -> Guard:
+        """The active lanes for what values are kept under: uniform conditions outside of the function are left out,
+        which keeps values simple and confuses no ranks."""
+        base = self.decisions.apart(self.frame.base)
+        return base if self.guard == ALL else self.decisions.both(base, self.guard)
+
     def settle(self, value: Value) -> Value:
         """`value` as the active lanes see it now, after what was changed in place."""
         if type(value) is Unknown:
@@ -228,7 +238,7 @@ class State:
             if changed is None:
                 return value
             # What took its place may have been changed in turn.
-            seen = self.decisions.restrict(changed, self.absolute)
+            seen = self.decisions.restrict(changed, self.lanes)
             return self.settle(seen) if type(seen) is Unknown and seen.key != value.key else seen
         if type(value) is Either or type(value) is PerLane:
             seen = self.decisions.restrict(value, self.guard)
@@ -238,38 +248,60 @@ class State:
     def settle_shared(self, value: Value) -> Value:
         """The same of what lives outside of the function that runs."""
         if type(value) is Either or type(value) is PerLane:
-            return self.settle(self.decisions.restrict(value, self.absolute))
+            return self.settle(self.decisions.restrict(value, self.lanes))
         return self.settle(value) if type(value) is Unknown else value
 
-    def change(self, value: Value, kind: Kind, origin: Origin | None = None, depth: int = 0) -> None:
+    def change(self, value: Value, kind: Kind, origin: Origin | None = None) -> None:
         """Makes `value`, and what it holds, differ between ranks as `kind` says from now on (in place)."""
-        if type(value) is Unknown:
-            new = Unknown(next(self._fresh), kind, origin, value.label, value.sources)
-            self.replaced[value.key] = self.decisions.select(
-                self.guard, new, self.replaced.get(value.key, value)
-            )
-        elif type(value) is Either:
-            self.change(value.high, kind, origin, depth)
-            self.change(value.low, kind, origin, depth)
-        elif type(value) is PerLane or type(value) is Mixed:
-            parts = value.items if isinstance(value, PerLane) else value.options
-            for part in parts:
-                self.change(part, kind, origin, depth + 1)
-        elif depth < _DEPTH:
-            for part in parts_of(value):
-                self.change(part, kind, origin, depth + 1)
-            if type(value) is Items:
-                value.items[:] = [self._changed(v, kind, origin) for v in value.items]
-                value.rest = self._changed(value.rest, kind, origin) if value.rest else None
-            elif type(value) is Table:
-                for name, part in value.items.items():
-                    value.items[name] = self._changed(part, kind, origin)
+        self._change(value, kind, origin, (), {})
 
-    def _changed(self, value: Value, kind: Kind, origin: Origin | None) -> Value:
+    def _change(
+        self, value: Value, kind: Kind, origin: Origin | None, at: tuple[Any, ...], made: dict[Any, Unknown]
+    ) -> None:
+        """The same of a part: what ends up in one place is the same value, wherever the lanes keep it."""
+        if type(value) is Unknown:
+            held = self.replaced.get(value.key, value)
+            new = self._new(at, kind, origin, made, value)
+            self.replaced[value.key] = self.decisions.replace(self.lanes, new, held)
+        elif type(value) is Either:
+            self._change(value.high, kind, origin, at, made)
+            self._change(value.low, kind, origin, at, made)
+        elif isinstance(value, PerLane | Mixed):
+            for part in value.items if isinstance(value, PerLane) else value.options:
+                self._change(part, kind, origin, at, made)
+        elif len(at) < _DEPTH and type(value) is Items:
+            for i, part in enumerate(value.items):
+                self._change(part, kind, origin, (*at, i), made)
+                value.items[i] = self._filled(part, (*at, i), kind, origin, made)
+            if value.rest is not None:
+                self._change(value.rest, kind, origin, (*at, "rest"), made)
+                value.rest = self._filled(value.rest, (*at, "rest"), kind, origin, made)
+        elif len(at) < _DEPTH and type(value) is Table:
+            for name, part in value.items.items():
+                self._change(part, kind, origin, (*at, name), made)
+                value.items[name] = self._filled(part, (*at, name), kind, origin, made)
+
+    def _new(
+        self,
+        at: tuple[Any, ...],
+        kind: Kind,
+        origin: Origin | None,
+        made: dict[Any, Unknown],
+        old: Unknown | None,
+    ) -> Unknown:
+        found = made.get(at) if kind <= Kind.UNKNOWN else None
+        if found is None:
+            label, sources = (old.label, old.sources) if old is not None else ("", frozenset())
+            found = made[at] = Unknown(next(self._fresh), kind, origin, label, sources)
+        return found
+
+    def _filled(
+        self, value: Value, at: tuple[Any, ...], kind: Kind, origin: Origin | None, made: dict[Any, Unknown]
+    ) -> Value:
         """An element of a container that a collective filled."""
         if type(value) in (Instance, Unknown, Absent):
             return value
-        return self.decisions.select(self.absolute, Unknown(next(self._fresh), kind, origin), value)
+        return self.decisions.replace(self.lanes, self._new(at, kind, origin, made, None), value)
 
     # Conditions
 
@@ -427,7 +459,7 @@ class State:
         elif self.guard == ALL or name not in names:
             names[name] = value
         else:
-            names[name] = self.decisions.select(self.guard, value, names[name])
+            names[name] = self.decisions.replace(self.guard, value, names[name])
 
     def store(self, held: dict[Any, Value], key: Any, value: Value, kept: bool = False) -> None:
         """Sets a field, an item or a global on the active lanes; with `kept`, that it is not there on the other
@@ -435,13 +467,13 @@ class State:
         if type(value) is Unknown and not value.label and type(key) is str:
             value.label = key
         old = held.get(key, ABSENT)
-        guard = self.absolute
+        guard = self.lanes
         if self.doubt is not None:
             held[key] = self.doubtful(old, value)
         elif old is ABSENT and type(guard) is not int and not kept:
             held[key] = value
         else:
-            held[key] = self.decisions.select(guard, value, old)
+            held[key] = self.decisions.replace(guard, value, old)
 
     def doubtful(self, old: Value, new: Value) -> Value:
         """What a name holds when it is not known whether `new` was bound to it."""

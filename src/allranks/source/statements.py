@@ -65,6 +65,7 @@ class Statements(Iteration):
 
     def _expression(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):
+            self.unused = node.value
             self.evaluate(node.value)
 
     def _assignment(self, node: ast.Assign) -> None:
@@ -96,7 +97,7 @@ class Statements(Iteration):
 
     def extend(self, items: Items, more: Value) -> None:
         """`items += more`, in place."""
-        if type(more) is Items and self.absolute == ALL and more.rest is None and len(items.items) < 32:
+        if type(more) is Items and self.lanes == ALL and more.rest is None and len(items.items) < 32:
             items.items += more.items
         else:
             items.rest = self._one_of(
@@ -186,7 +187,7 @@ class Statements(Iteration):
         elif type(container) is Items:
             if type(index) is Const and type(index.value) is int and 0 <= index.value < len(container.items):
                 held = container.items[index.value]
-                container.items[index.value] = self.decisions.select(self.absolute, value, held)
+                container.items[index.value] = self.decisions.select(self.lanes, value, held)
             else:
                 container.rest = self._one_of([*([container.rest] if container.rest else []), value])
         elif type(container) is External:
@@ -241,6 +242,15 @@ class Statements(Iteration):
             frame.maybe.append(self.doubtful(ABSENT, value))
             frame.left = worse(frame.left, self.doubt)
             return
+        if (
+            frame.unused
+            and self.guard != ALL
+            and type(self.guard) is not int
+            and self.decisions.for_all(self.guard)
+        ):
+            # All ranks leave together, or none: what follows is looked at as if they had not.
+            self.items.append(trace.Exit("return", self.absolute, self.here(node), self.branch))
+            return
         if frame.maybe:
             frame.maybe.append(value)
             value = self._one_of(frame.maybe)
@@ -284,19 +294,19 @@ class Statements(Iteration):
             )
             if caught and (name != "SystemExit" or "SystemExit" in catcher.types):
                 catcher.raised = self.decisions.either(catcher.raised, self.absolute)
-                self.leave("raise", node)
+                self.leave("caught", node)
                 return
-        if self.branch is None or self._not_finite(self.branch):
+        if not self.frame.rough and self.branch is not None and self._not_finite(self.branch):
             self.leave("raise", node)
         else:
             # An error ends the job, loudly: what is looked at is the run that has none.
-            self.items.append(trace.Exit("raise", self.absolute, self.here(node), self.branch))
+            self.items.append(trace.Exit("error", self.absolute, self.here(node), self.branch))
 
     def _not_finite(self, branch: trace.Branch) -> bool:
         """True for a test for a loss that is not finite: one rank goes down for it while the others wait."""
         test = getattr(branch.site.node, "test", None)
         text = self.program.module(branch.site.path).source.segment(test) if test is not None else ""
-        return bool(NOT_FINITE.search(text)) and not self.frame.rough
+        return bool(NOT_FINITE.search(text))
 
     def _assert(self, node: ast.Assert) -> None:
         value = self.evaluate(node.test)

@@ -136,7 +136,8 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class Exit:
-    """Lanes that leave: `how` is return, break, continue, raise or exit."""
+    """Lanes that leave: `how` is return, break, continue, raise or exit; caught where a handler takes them up;
+    error where they are looked at as if they had not raised."""
 
     how: str
     guard: Guard

@@ -366,7 +366,7 @@ METHODS: dict[tuple[str, str], Effect] = {
 for _name in ("cuda", "to", "cpu", "half", "float", "double", "bfloat16", "to_empty"):
     METHODS["*", _name] = Effect("pass", "move", ("device",), target="self")
 for _name in ("train", "eval"):
-    METHODS["*", _name] = Effect("pass", "mode", ("mode",), target="self")
+    METHODS["*", _name] = Effect("mode", "mode", ("mode",), target=_name)
 for _name in (
     "detach",
     "contiguous",
