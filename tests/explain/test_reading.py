@@ -27,6 +27,7 @@ from allranks.explain.logs import (
     plain,
     stamp,
 )
+from allranks.explain.raised import is_user
 from allranks.explain.streams import Stream
 
 from .book import PREFIXES, ask, place, trace, verdict, woven
@@ -320,3 +321,29 @@ def test_lines_count_line_feeds_only() -> None:
         (1, "c"),
         (2, "d"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "user"),
+    [
+        ("/workspace/train.py", True),
+        ("train.py", True),
+        ("/workspace/bin/train.py", True),
+        ("/home/u/torch/utils/metrics.py", True),
+        ("/tmp/ipykernel_812/1.py", True),
+        ("<ipython-input-3-ab>", True),
+        ("C:\\proj\\train.py", True),
+        ("C:\\proj\\lib\\model.py", True),
+        ("/opt/conda/lib/python3.10/site-packages/mmengine/runner.py", False),
+        ("/usr/lib/python3/dist-packages/x.py", False),
+        ("/opt/conda/lib/python3.9/queue.py", False),
+        ("/opt/conda/bin/torchrun", False),
+        ("/pytorch/torch/nn/modules/module.py", False),
+        ("/pytorch/torch/distributed/distributed_c10d.py", False),
+        ("<frozen runpy>", False),
+        ("<string>", False),
+        ("C:\\Users\\u\\anaconda3\\lib\\multiprocessing\\spawn.py", False),
+    ],
+)
+def test_whose_code_a_frame_is(path: str, user: bool) -> None:
+    assert is_user(path.replace("\\", "\\")) is user

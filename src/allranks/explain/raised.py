@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,15 +12,19 @@ if TYPE_CHECKING:
     from .logs import Line
 
 _LIBRARY = re.compile(
-    r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python\d[\d.]*|Lib[/\\](?:site-packages|multiprocessing))[/\\]"
-    r"|^<(?!ipython|stdin)|[/\\]bin[/\\][\w.-]+$|[/\\]torch[/\\](?:distributed|nn|utils|autograd|multiprocessing|_dynamo)[/\\]"
-    r"|\.bazel|runfiles[/\\]torch[/\\]"
+    r"(?:^|[/\\])(?:site-packages|dist-packages|lib(?:64)?[/\\]python\d[\d.]*)[/\\]|^<(?!ipython|stdin)|[/\\]bin[/\\][\w-]+$"
+    r"|[/\\]torch[/\\](?:nn[/\\](?:modules|parallel)|distributed[/\\](?:elastic|launcher|fsdp|algorithms|_\w+|[a-z0-9_]+\.py)"
+    r"|utils[/\\](?:data|checkpoint\.py|_\w+)|autograd[/\\]|multiprocessing[/\\]|_dynamo[/\\])"
 )
+_WINDOWS = re.compile(r"\\[Ll]ib\\(?P<module>\w+)(?:\.py)?(?:\\|$)")
 
 
 def is_user(path: str) -> bool:
     """False for files of installed packages, the standard library, launch scripts and torch's own tree."""
-    return not _LIBRARY.search(path)
+    if _LIBRARY.search(path):
+        return False
+    match = _WINDOWS.search(path)
+    return match is None or match["module"] not in sys.stdlib_module_names
 
 
 @dataclass(slots=True)
