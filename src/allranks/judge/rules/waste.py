@@ -200,16 +200,13 @@ def _late(
         return None
     if often < max(STEPS, MOSTLY * len(positions[-2000:])) or share < SHARE or lost < LOST_NS:
         return None
-    ran, starved = (_more_than_others(case, rank, column, first_ns, last_ns) for column in (1, 2))
-    if starved * 2 > lost and ran * 5 < lost:
-        return None  # others' programs on its processor made it late
+    ran = {r: _took(state, 1, first_ns, last_ns) for r, state in case.world.ranks.items()}
+    starved = {r: _took(state, 2, first_ns, last_ns) for r, state in case.world.ranks.items()}
+    more = ran.pop(rank) - median(ran.values())
+    starving = starved.pop(rank) - median(starved.values())
+    if starving * 2 > lost and more * 3 < median(ran.values()):
+        return None  # others' programs on its processor made it late, not what it does
     return share, rank, gaps[rank]
-
-
-def _more_than_others(case: Case, rank: int, column: int, first_ns: int, last_ns: int) -> float:
-    """By how much the main thread of one rank ran (column 1) or waited for a processor (2) longer than the others'."""
-    took = {r: _took(state, column, first_ns, last_ns) for r, state in case.world.ranks.items()}
-    return took.pop(rank) - median(took.values())
 
 
 def _took(state: RankState, column: int, first_ns: int, last_ns: int) -> float:
