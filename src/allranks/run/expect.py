@@ -9,6 +9,8 @@ from ..world import Exit, RankState, World
 from . import process
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .collect import Collector
     from .launch import Job
 
@@ -75,8 +77,13 @@ class Expectation:
             if s.rank in self.collector.ranks
         ):
             return False
-        ranks = {g.pid for g in guests}
+        ranks, known = {g.pid for g in guests}, [g.environment for g in guests]
         below = set(process.descendants(sorted(ranks)))
+        if any(
+            _named(process.environment(pid)) not in ((None, None), *map(_named, known))
+            for pid in below - ranks
+        ):
+            return False  # a rank that starts the others itself, as Lightning does
         for pid in self.processes:
             if pid in ranks or pid in below or process.gone(pid):
                 continue
@@ -89,6 +96,11 @@ class Expectation:
             if not _waits_for_children(pid) and not _tracker(pid):
                 return False
         return True
+
+
+def _named(variables: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """The rank that an environment gives to its process."""
+    return variables.get("RANK"), variables.get("LOCAL_RANK")
 
 
 def _waits_for_children(pid: int) -> bool:
