@@ -242,17 +242,20 @@ class Scene:
         return found
 
     def exclusive(self, one: Event, other: Event) -> bool:
-        """True when two events stand in different arms of one test, or no lane reaches both."""
+        """True when two events stand in different arms of one test, or of two that read the same, or no lane
+        reaches both."""
         if self.run.decisions.both(one.guard, other.guard) == 0:
             return True
-        mine = {(id(e.node), e.kind == "else") for site in one.site.chain() for e in self._around(site)}
-        others = {(id(e.node), e.kind == "else") for site in other.site.chain() for e in self._around(site)}
-        return any((node, not arm) in others for node, arm in mine)
+        mine = {arm for site in one.site.chain() for arm in self._arms(site)}
+        others = {arm for site in other.site.chain() for arm in self._arms(site)}
+        return any((place, test, not otherwise) in others for place, test, otherwise in mine)
 
-    def _around(self, site: Site) -> tuple[Enclosure, ...]:
-        return tuple(
-            e for e in enclosing(self.program, site.path, site.line) if e.kind in ("if", "elif", "else")
-        )
+    def _arms(self, site: Site) -> Iterator[tuple[object, str, bool]]:
+        """(function, test, whether it is the arm for when the test fails) of the tests around a call."""
+        function = self.program.function_at(site.path, site.line)
+        for e in enclosing(self.program, site.path, site.line):
+            if e.kind in ("if", "elif", "else"):
+                yield function.node if function is not None else site.path, e.test, e.kind == "else"
 
     # Places
 

@@ -35,7 +35,8 @@ def accumulation_unsynced(program: Program) -> Iterator[Finding]:
             unsynced = [e for e in forwards if "no_sync" in e.within]
             if _reduces_by_hand(scene, loop):
                 continue
-            late = [e for e in scene.inside(loop, "backward") if "no_sync" in e.within]
+            backwards = [e for e in scene.inside(loop, "backward") if "no_grad" not in e.within]
+            late = [e for e in backwards if "no_sync" in e.within]
             if late and forwards and not unsynced:
                 yield _told(
                     scene,

@@ -58,7 +58,14 @@ def _other_model(scene: Scene, event: Event, parts: list[Part]) -> Iterator[Find
         for m in e.extra.get("models", ())
         if isinstance(m, Instance)
     }
-    if len(models) == 1 and trained and not models & trained and not any(wraps_of(scene, m) for m in models):
+    known = all(isinstance(m, Instance) for m in trained)
+    if (
+        len(models) == 1
+        and trained
+        and known
+        and not models & trained
+        and not any(wraps_of(scene, m) for m in models)
+    ):
         forward = {id(leaf) for e in scene.of("forward") for leaf in leaves(e.receiver)}
         if any(isinstance(m, Instance) and id(m) in forward for m in models):
             return
@@ -286,9 +293,10 @@ def backward_rank_conditional(program: Program) -> Iterator[Finding]:
                 or event.site.line in told
             ):
                 continue
-            around = [e for e in scene.of("backward") if scene.loops(e) == scene.loops(event)]
             together = event.guard
-            for other in around:
+            for other in scene.of("backward"):
+                if scene.loops(other) != scene.loops(event) and other.site.node is not event.site.node:
+                    continue
                 together = scene.run.decisions.either(together, other.guard)
             everyone = scene.reach(together).ranks
             if reach.ranks.mask and scene.partial(everyone.mask, event):

@@ -139,7 +139,7 @@ def _conflicts(scene: Scene, event: Event) -> Iterator[Finding]:
         and isinstance(constant(size), int)
         and constant(size) != count
     ):
-        if _is_local_rank(rank):
+        if _is_local_rank(rank) and not scene.partial(scene.reaches(event).ranks.mask, event):
             yield found(
                 "rank-env-conflict",
                 scene.location(event),

@@ -6,8 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from ...findings import Finding, Text, say
+from ...findings import Finding, Location, Severity, Text, say
 from ...source.decisions import symbols_of
+from ...source.flow import enclosing
 from ...source.values import NONE, Const, External, Instance, Kind, Table, Unknown, Value
 from ..loaders import Share, loaders_of, share
 from ..models import Part, part_of
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from ...source.trace import Event, Loop
     from ...source.values import Origin
 
-NODES = say("with several nodes")
+NODES = say("with several nodes that share the folder")
 
 _NOWHERE = re.compile(r"^(/dev/|nul$|con$|-$)", re.IGNORECASE)
 _WRITES = re.compile(r"[wax+]")
 _CUDA = re.compile(r"\.cuda\(|[\"']cuda|nccl")
 _PREFIX = re.compile(r"[\"']module\.|consume_prefix|[\"']module[\"']\s*(in|not in)")
+_ON_RANKS = re.compile(r"rank|master|main_process|is_main|gpu", re.IGNORECASE)
 _LABELLED = re.compile(r"rank|gpu|device|process", re.IGNORECASE)
 
 
@@ -40,14 +42,33 @@ def duplicate_writer(program: Program) -> Iterator[Finding]:
         for event in scene.of("writer", "tracker", "file_handler", "open", "write"):
             many = _shared_target(scene, event)
             if many in (SEVERAL, PER_NODE) and _opens(event):
+                place, related = _decided_at(scene, event)
                 yield found(
                     "duplicate-writer",
-                    scene.location(event),
+                    place,
                     _writing(event, many),
+                    related=related,
+                    severity=Severity.WARNING if many == PER_NODE else None,
                     condition=NODES if many == PER_NODE else None,
                     call_path=scene.path(event),
                     fix=say("open it on rank 0 only, or put the rank into its name"),
                 )
+
+
+def _decided_at(scene: Scene, event: Event) -> tuple[Location, list[Location]]:
+    """Where it is decided which ranks write: the event, or the call of a helper under a test on ranks.
+
+    The second is the event itself, where the first is a call.
+    """
+    for site in reversed(event.site.chain()):
+        tests = [
+            e for e in enclosing(scene.program, site.path, site.line) if e.kind in ("if", "elif", "else")
+        ]
+        if any(_ON_RANKS.search(test.test) for test in tests):
+            if site.node is event.site.node:
+                break
+            return site.location(), [scene.location(event, say("written here"))]
+    return scene.location(event), []
 
 
 def _opens(event: Event) -> bool:
@@ -114,10 +135,13 @@ def checkpoint_race(program: Program) -> Iterator[Finding]:
             many = _shared_target(scene, event)
             if many in (SEVERAL, PER_NODE):
                 who = say("every rank") if many == SEVERAL else say("one rank of every node")
+                place, related = _decided_at(scene, event)
                 yield found(
                     "checkpoint-race",
-                    scene.location(event),
+                    place,
                     say("{who} saves to one file, at the same time", who=who),
+                    related=related,
+                    severity=Severity.WARNING if many == PER_NODE else None,
                     condition=NODES if many == PER_NODE else None,
                     call_path=scene.path(event),
                     fix=say("save on rank 0 only (dist.get_rank() == 0)"),
@@ -378,7 +402,7 @@ def output_from_every_rank(program: Program) -> Iterator[Finding]:
             if event is not None:
                 yield found(
                     "output-from-every-rank",
-                    scene.location(event),
+                    _in_loop(scene, event),
                     say("every rank prints the same progress")
                     if kind == "print"
                     else say("every rank draws this progress bar"),
@@ -387,6 +411,17 @@ def output_from_every_rank(program: Program) -> Iterator[Finding]:
                     if kind == "print"
                     else say("tqdm(..., disable=rank != 0)"),
                 )
+
+
+def _in_loop(scene: Scene, event: Event) -> Location:
+    """The call in the loop itself that shows something, through a helper or not."""
+    loops = scene.loops(event)
+    if loops:
+        nodes = {node for node in ast.walk(loops[-1].site.node) if isinstance(node, ast.Call)}
+        for site in event.site.chain():
+            if site.node in nodes:
+                return site.location()
+    return scene.location(event)
 
 
 def _shown_by_all(scene: Scene, event: Event) -> bool:

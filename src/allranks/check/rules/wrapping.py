@@ -271,6 +271,8 @@ def _changed(
             else None
         )
     toggled = any(c[2] for o, c in others if o > scene.order(wrap))
+    if not part.path:
+        return None  # all of it: a teacher that is wrapped to synchronise its buffers, and never trained
     if toggled or constant(given_of(wrap, "find_unused_parameters")) is True:
         return None
     return say("parameters are frozen after DDP was built, which waits for their gradients")
