@@ -159,3 +159,15 @@ def test_old_tables_leave_out_whom_the_launcher_ended(tmp_path: Path, era: str) 
 def test_sends_that_do_not_meet(tmp_path: Path) -> None:
     found = verdict(ask(tmp_path, [*work(0, 9, "SEND", (4, 4)), *work(1, 9, "SEND", (4, 4))]))
     assert (found.fault, found.ranks) == ("unmatched-p2p", (0, 1))
+
+
+def test_an_exception_without_prefix_far_above_the_timeouts(tmp_path: Path) -> None:
+    own = [
+        "Traceback (most recent call last):",
+        '  File "/srv/job/data.py", line 19, in load',
+        "KeyError: 'x'",
+    ]
+    frames = [f"frame #{i}: <unknown function> + 0x{i} (0x7f in /lib/libc.so.6)" for i in range(120)]
+    log = [line for rank in (0, 1, 3) for line in [*work(rank, 88, "ALLREDUCE", (512, 512), "2.0"), *frames]]
+    found = verdict(ask(tmp_path, [*own, *log, *DOWN]))
+    assert found.fault == "child-failed-first"

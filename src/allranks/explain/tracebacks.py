@@ -81,7 +81,10 @@ _INNER = re.compile(
 )
 """Before the traceback of another process that the exception above carries."""
 _TIES = re.compile(rf"{_CAUSE}|{_CONTEXT}|{_INNER.pattern}")
-_LOGGED = re.compile(r"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL)\b|usage: |\[\w+\] |=+$|-+$|\[\d+\]: ")
+_LOGGED = re.compile(
+    r"(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|FATAL)\b|\[[EWIF][ \d]|\[\w+\] |\[\d+\]: "
+    r"|terminate called|usage: |=+$|-+$"
+)
 """What another writer's line begins with: no message of an exception goes on there."""
 _NATIVE = re.compile(r"frame #\d+: |Exception raised from ")
 """Lines of C++ stacks, which say nothing to a user."""

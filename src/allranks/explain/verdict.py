@@ -30,6 +30,8 @@ _DEATHS = frozenset(["out-of-memory", "shared-memory-too-small", "killed-by-sign
 _GOES_ON = 60
 """Lines after which an unprefixed traceback without any sign of an end was handled by the program."""
 _NEAR_END = 80
+_HARMLESS = frozenset(["store-barrier-waiting", "store-gone"])
+"""Victims' lines that a job which goes well may print too, at its beginning and at its end."""
 _ONE_DEVICE = say(
     "Several ranks ran out of memory on device 0: do they all use it? Call torch.cuda.set_device(local_rank) first."
 )
@@ -95,7 +97,9 @@ def survived(incident: Incident, story: Story) -> bool:
     """True when the log shows no end after it: the program handled it, or it is a warning."""
     if incident.readings and incident.readings[0].goes_on:
         return False
-    if story.launch.exits or any(other.raised and other is not incident for other in story.of("victim")):
+    if story.launch.exits or any(
+        other.raised or other.signature not in _HARMLESS for other in story.of("victim")
+    ):
         return False
     after = story.lines - incident.last
     if incident.raised:
