@@ -23,7 +23,6 @@ def p2p(group: str) -> str:
     return f"{group}/p2p"
 
 
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One Python frame: `line` is where it stands now. `user` is False for frames of torch and the standard library."""
@@ -181,6 +180,20 @@ class RankState:
     environment: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     """Other observations: loader turns, versions, device, warnings; keys are documented in `run/collect.py`."""
+
+    def seen(self) -> bool:
+        """False for a rank that runs or ran without a recorder: what it called is not known."""
+        return self.state != "silent" and not self.facts.get("unheard")
+
+    def stack_is_old(self) -> bool:
+        """True when the rank has made a call since `stack` was taken: it no longer stands there."""
+        last = max((h.times_ns[-1] for h in self.histories.values() if h.times_ns), default=0)
+        return bool(self.stack) and self.stack_since_ns < last
+
+    def last_call(self) -> int | None:
+        """The id of the latest call in any group, or None."""
+        made = [(h.times_ns[-1], h.kinds[-1]) for h in self.histories.values() if h.kinds and h.times_ns]
+        return max(made)[1] if made else None
 
 
 @dataclass(slots=True)

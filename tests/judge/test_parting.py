@@ -482,6 +482,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
     )
     job.build.exited(1, Exit(9 * SECOND, None, 9))
     job.build.world.ranks[1].stack = job.site("work")
+    job.build.world.ranks[1].stack_since_ns = 8 * SECOND
     assert job.verdict() == ("killed-by-signal", job.line("work"), (1,))
 
 
@@ -576,3 +577,39 @@ def test_a_job_that_was_interrupted_is_nobodys_fault(tmp_path: Path, how: str) -
             Exit(8 * SECOND, 1, None, error) if how == "KeyboardInterrupt" else Exit(8 * SECOND, None, 15),
         )
     assert judge(job.build.world, final=True) == []
+
+
+def test_a_rank_killed_after_its_stack_was_taken_is_placed_by_its_last_call(tmp_path: Path) -> None:
+    job = Job(tmp_path, "def main():\n    start()  # start\n    dist.all_reduce(x)  # call\n")
+    job.build.calls(0, [job.call("allreduce", "call")] * 3).blocked(0).calls(
+        1, [job.call("allreduce", "call")] * 2
+    )
+    job.build.exited(1, Exit(9 * SECOND, None, 9))
+    job.build.world.ranks[1].stack = job.site("start")
+    assert job.verdict() == ("killed-by-signal", job.line("call"), (1,))
+
+
+def test_a_rank_without_a_recorder_has_not_left(tmp_path: Path) -> None:
+    job = Job(tmp_path, "def main():\n    dist.all_reduce(x)  # call\n")
+    job.build.calls(0, [job.call("allreduce", "call")]).blocked(0)
+    job.build.exited(1)
+    job.build.world.ranks[1].facts["unheard"] = True
+    assert judge(job.build.world) == []
+    job.build.exited(0)
+    assert judge(job.build.world, final=True) == []
+
+
+def test_a_loop_whose_turns_depend_on_the_rank(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def main():
+            rank = dist.get_rank()
+            for i in range(3 if rank == 1 else 4):  # turns
+                dist.all_reduce(x)  # call
+            dist.barrier()  # end
+        """,
+    )
+    call = job.call("allreduce", "call")
+    job.build.calls(0, [call] * 4).blocked(0).calls(1, [call] * 3 + [job.call("barrier", "end")]).blocked(1)
+    assert job.verdict() == ("uneven-iterations", job.line("turns"), (1,))

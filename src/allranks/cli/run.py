@@ -37,9 +37,7 @@ def share(context: click.Context, parameter: click.Parameter, text: str) -> floa
     return value
 
 
-@click.command(
-    cls=speech.Command, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@click.command(cls=speech.Command, context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option(
     "--report", "folder", type=click.Path(file_okay=False, path_type=Path), metavar="DIR",
@@ -84,7 +82,7 @@ def run(
     succeeded but findings from --fail-on on were made; else 0.
     """
     words = list(command[1:] if command[0] == "--" else command)
-    chosen = fail_on or load(Path.cwd()).fail_on or "error"
+    chosen = fail_on or _configured() or "error"
     if folder is not None:
         _writable(folder)
     foot = FootLine(sys.stderr)
@@ -146,6 +144,14 @@ def status_line(world: World) -> str:
         where = f" {os.path.basename(frame.path)}:{frame.line}" if frame else ""
         text += speech.speak(say("; rank {rank} is late{where}", rank=late[0], where=where))
     return text
+
+
+def _configured() -> str | None:
+    """`fail-on` of the configuration; none where the working folder is gone: the job may not mind."""
+    try:
+        return load(Path.cwd()).fail_on
+    except FileNotFoundError:
+        return None
 
 
 def _writable(folder: Path) -> None:

@@ -56,7 +56,7 @@ def page(slug: str, language: str = "en") -> str:
     """The Markdown page of a fault in `language`; KeyError when there is no such fault or page."""
     if slug not in catalogue():
         raise KeyError(slug)
-    file = files(__package__).joinpath("pages", language, f"{slug}.md")
+    file = files(__package__).joinpath("pages").joinpath(language).joinpath(f"{slug}.md")
     if not file.is_file():
         raise KeyError(slug)
     return file.read_text("utf-8")

@@ -123,6 +123,9 @@ def whereabouts(world: World, state: RankState) -> Site:
         setup = state.histories.get("0/setup")
         last = world.kind(setup.kinds[-1]) if setup is not None and setup.kinds else None
         return last.site if last is not None and last.signature.op == "destroy_process_group" else ()
+    if state.stack_is_old():
+        last = world.kind(state.last_call())
+        return last.site if last is not None else ()
     return user_frames(state.stack)
 
 

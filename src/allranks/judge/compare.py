@@ -104,9 +104,8 @@ class _Look:
     def deviation(self, group: Group) -> Deviation | None:
         """The first deviation of one group."""
         world = self.world
-        members = {
-            r: world.ranks[r].histories.get(group.name, History()) for r in group.ranks if r in world.ranks
-        }
+        seen = [r for r in group.ranks if r in world.ranks and world.ranks[r].seen()]
+        members = {r: world.ranks[r].histories.get(group.name, History()) for r in seen}
         if not members:
             return None
         begin = max(world.compared.get(group.name, 0), *(history.start for history in members.values()))

@@ -69,8 +69,8 @@ def dead_set(world: World) -> DeadSet:
     blocked = {r: s for r, s in world.ranks.items() if s.state == "blocked" and s.wait is not None}
     edges: dict[int, list[Edge]] = {rank: _edges(world, state) for rank, state in blocked.items()}
     # Least fixed point: whoever computes can act; a blocked rank can be freed once all it waits for can act.
-    # A rank that was never heard from may be computing too.
-    able = {r for r, s in world.ranks.items() if s.state in ("running", "starting", "silent")}
+    # A rank without a recorder may have done, or be doing, all that is asked of it.
+    able = {r for r, s in world.ranks.items() if s.state in ("running", "starting") or not s.seen()}
     changed = True
     while changed:
         changed = False

@@ -121,6 +121,8 @@ class Weigher:
         short = self._ran_short(turns)
         if short is None:
             kind, known = self._kind(node)
+            if known and kind in _BY_RANK:
+                cause = Cause.LOOP  # as many turns as the rank says, whatever is in them
             yield self._made(_WEIGHT[kind] - 4, cause, node, by_rank=known and kind in _BY_RANK)
         elif short:
             last = min(len(rows) for rows in turns.values()) - 1

@@ -92,6 +92,10 @@ def _writing(guest: Any, lines: Lines, name: str, original: Any) -> Any:
         if guest.sink is not None and not guest.off:
             try:
                 lines.wrote(text, name, sys._getframe(1))
+            except (
+                ValueError
+            ):  # written by no Python code: the interpreter itself, or a thread of native code
+                pass
             except Exception as error:
                 guest.failed(error)
         return original(text)

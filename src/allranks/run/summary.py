@@ -58,9 +58,9 @@ def _wait(world: World, state: RankState) -> dict[str, Any] | None:
 def _site(world: World, state: RankState) -> dict[str, Any] | None:
     """The user's line at which the rank stands, or made its last call."""
     kind = world.kind(state.wait.call) if state.wait is not None else _last_call(world, state)
-    frames = [f for f in state.stack if f.user] or list(kind.site if kind is not None else ())
-    if state.wait is not None and kind is not None and kind.site:
-        frames = list(kind.site)
+    frames = [] if state.stack_is_old() else [f for f in state.stack if f.user]
+    if not frames or state.wait is not None:
+        frames = list(kind.site if kind is not None and kind.site else frames)
     if not frames:
         return None
     return {"path": frames[-1].path, "line": frames[-1].line, "function": frames[-1].function}

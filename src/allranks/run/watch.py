@@ -70,6 +70,7 @@ class Watch:
         self.problems: list[BlindSpot] = []
         self._number = 0
         self._judged: object = None
+        self._slow: Finding | None = None
         self._next_judgement = 0.0
         self._look_around_at = 0.0
 
@@ -187,6 +188,7 @@ class Watch:
         self._judged = situation
         if not any(f.severity is Severity.ERROR for f in findings) or not self.dead(world):
             self.verdict.findings = findings
+            self._slow = next((f for f in findings if f.fault == "slow-rank"), self._slow)
             return False
         if self._launcher_acts(world):
             self._judged = None
@@ -253,8 +255,8 @@ class Watch:
         """All that is known now, as a report."""
         world = self.collector.world
         findings = self.verdict.findings if self.verdict.dead else self.ask_judge(final=final)
-        if not findings:
-            findings = self.verdict.findings
+        if self._slow is not None and not any(f.fault == "slow-rank" for f in findings):
+            findings = [*findings, self._slow]  # it has come by now, and the others have waited for it
         statistics: dict[str, Any] = {
             "wall_s": round((time.time_ns() - started_ns) / 1e9, 3),
             "events": self.collector.records,

@@ -65,7 +65,9 @@ def _location(case: Case, failure: Failure) -> Location | None:
         return case.place(failure.frames[-1])
     if failure.rank is not None and failure.exception is None:
         state = case.world.ranks[failure.rank]
-        last = next((f for f in reversed(state.stack) if f.user), None)
+        called = case.world.kind(state.last_call()) if state.stack_is_old() else None
+        frames = called.site if called is not None else state.stack
+        last = next((f for f in reversed(frames) if f.user), None)
         return case.place(last) if last is not None else None
     return None
 

@@ -27,12 +27,13 @@ def unmatched_p2p(case: Case) -> Finding | None:
     kind = case.world.kind(state.wait.call)
     site = kind.site if kind is not None and kind.site else user_frames(state.stack)
     call = describe(kind) if kind is not None else "a send or receive"
+    verb = kind.signature.op if kind is not None else "send or recv"
     circle = set(case.dead.cycle()) <= set(blocked)
     if circle and len(blocked) > 1:
         message = say(
             "{ranks} block each other: each is in {call} and none gets to the call that would answer it",
             ranks=ranks_text(tuple(blocked)),
-            call=call,
+            call=verb,
         )
         fix = say(
             "let half of the ranks receive first, or use batch_isend_irecv or isend/irecv and wait afterwards"
