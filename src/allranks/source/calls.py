@@ -19,6 +19,7 @@ from .state import Frame, parts_of
 from .statements import Statements
 from .values import (
     NONE,
+    OTHERS,
     ClassValue,
     Const,
     Either,
@@ -330,12 +331,13 @@ class Calls(Statements):
         if spec.vararg is not None:
             names[spec.vararg.arg] = Items("tuple", args[len(positional) :])
         known = {p.arg for p in (*positional, *spec.kwonlyargs)}
-        extra = {k: v for k, v in keywords.items() if k not in known}
+        others = keywords.get(OTHERS)
+        extra = {k: v for k, v in keywords.items() if k not in known and k != OTHERS}
         for name, value in keywords.items():
             if name in known:
                 names[name] = value
         if spec.kwarg is not None:
-            names[spec.kwarg.arg] = Table(dict(extra))
+            names[spec.kwarg.arg] = Table(dict(extra), others)
         defaults = dict(zip([p.arg for p in positional[::-1]], spec.defaults[::-1], strict=False))
         defaults.update(
             {p.arg: d for p, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
@@ -346,7 +348,9 @@ class Calls(Statements):
             self.frame = Frame(Scope(function.closure), function.home, None, self.absolute)
             for name in missing:
                 default = defaults.get(name)
-                if default is not None:
+                if default is not None and others is not None:
+                    names[name] = self._among(others, name)
+                elif default is not None:
                     names[name] = self.evaluate(default)
                 else:
                     names[name] = self.fresh(Kind.UNKNOWN, label=name)
@@ -355,6 +359,10 @@ class Calls(Statements):
             if type(value) is Unknown and not value.label:
                 value.label = name
         return scope
+
+    def _among(self, others: Value, name: str) -> Unknown:
+        """The argument `name` where what is given as `**others` is not known: the default or any other."""
+        return self.derived(("item", self.key_of(others), self.key_of(Const(name))), (others,), label=name)
 
     def run_function(self, function: FunctionValue, scope: Scope, node: ast.AST) -> Value:
         """Runs the body of a function; the value that it returns."""
@@ -539,7 +547,10 @@ class Calls(Statements):
         ]
         for name, arg in zip(names, args, strict=False):
             value.fields[name] = arg
-        value.fields.update(keywords)
+        value.fields.update({k: v for k, v in keywords.items() if k != OTHERS})
+        if OTHERS in keywords:
+            missing = [name for name in names if name not in value.fields]
+            value.fields.update({name: self._among(keywords[OTHERS], name) for name in missing})
 
     # Attributes of objects
 
@@ -750,8 +761,8 @@ def _takes(value: Value, given: int, keywords: dict[str, Value]) -> bool:
     positional = [*spec.posonlyargs, *spec.args]
     needed = [p.arg for p in positional[given : len(positional) - len(spec.defaults)]]
     named = {p.arg for p in (*positional, *spec.kwonlyargs)}
-    unknown = keywords and spec.kwarg is None and not keywords.keys() <= named
-    return not unknown and all(name in keywords for name in needed)
+    unknown = keywords and spec.kwarg is None and not keywords.keys() - {OTHERS} <= named
+    return not unknown and (OTHERS in keywords or all(name in keywords for name in needed))
 
 
 def _open_loops(items: list[trace.Item]) -> list[Turns]:

@@ -15,6 +15,7 @@ from .values import (
     ABSENT,
     FALSE,
     NONE,
+    OTHERS,
     TRUE,
     Const,
     Either,
@@ -660,6 +661,10 @@ class Expressions(State):
                 keywords.update(
                     {k: v for k, v in value.items.items() if isinstance(k, str) and v is not ABSENT}
                 )
+                if value.rest is not None:
+                    keywords[OTHERS] = value.rest
+            else:
+                keywords[OTHERS] = value
         if rest is not None:
             args.append(rest)
         return self.call(callee, args, keywords, node)

@@ -57,6 +57,8 @@ class Absent(Value):
 
 
 ABSENT = Absent()
+OTHERS = "**"
+"""The name under which what is given as `**` of something not known stands among keyword arguments."""
 
 
 class Const(Value):
