@@ -15,6 +15,7 @@ from .lanes import ALL, LANES, even, indices, per_local_rank
 from .values import (
     ABSENT,
     Either,
+    Items,
     Kind,
     Mixed,
     Origin,
@@ -67,7 +68,6 @@ class Decisions:
         self._by_key: dict[object, int] = {}
         self._nodes: dict[tuple[int, Guard, Guard], Choice] = {}
         self._memo: dict[tuple[str, Guard, Guard], Guard] = {}
-        self._apart: dict[Choice, Guard] = {}
 
     def symbol(self, key: object, kind: Kind, origin: Origin | None, label: str) -> Guard:
         """The guard that holds where the condition `key` does."""
@@ -126,21 +126,6 @@ class Decisions:
         if b == 0:
             return a
         return self._trim(self._apply("minus", _without, a, b))
-
-    def apart(self, guard: Guard) -> Guard:
-        """`guard` without the conditions that hold on all ranks or on none: the lanes of any of their outcomes."""
-        if type(guard) is int:
-            return guard
-        assert isinstance(guard, Choice)
-        found = self._apart.get(guard)
-        if found is None:
-            high, low = self.apart(guard.high), self.apart(guard.low)
-            if self.symbols[guard.symbol].kind <= Kind.UNKNOWN:
-                found = self.either(high, low)
-            else:
-                found = self.choice(guard.symbol, high, low)
-            self._apart[guard] = found
-        return found
 
     def _trim(self, guard: Guard) -> Guard:
         """`guard`, with its oldest condition forgotten while it is too large: more lanes, so fewer alarms."""
@@ -353,4 +338,6 @@ def origin_of(value: Value, decisions: Decisions | None = None) -> Origin | None
         if symbol is not None and symbol.kind > Kind.UNKNOWN:
             return symbol.origin
         return origin_of(value.high, decisions) or origin_of(value.low, decisions)
+    if type(value) is Items and value.rest is not None:
+        return origin_of(value.rest, decisions)
     return None

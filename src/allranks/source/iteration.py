@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _UNROLLED = 4
 """Loops over at most so many known elements are followed turn by turn."""
+_LISTED = 16
+"""The same for a comprehension over constants, as names of variables of the environment are."""
 Turns = tuple[Kind, Origin | None]
 EVEN: Turns = (Kind.UNIFORM, None)
 
@@ -418,7 +420,9 @@ class Iteration(Expressions):
                 return
             generator = node.generators[index]
             iterable = self.settle(self.evaluate(generator.iter))
-            short = type(iterable) is Items and iterable.rest is None and len(iterable.items) <= _UNROLLED
+            short = type(iterable) is Items and iterable.rest is None and len(iterable.items) <= (
+                _LISTED if all(type(item) is Const for item in iterable.items) else _UNROLLED
+            )
             listed = listed and short
             turns = self.turns(iterable)
             if turns[0] > Kind.UNKNOWN:

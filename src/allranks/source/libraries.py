@@ -209,7 +209,8 @@ class Libraries(Standard):
         mode = c.named.get("mode", TRUE) if c.row.target == "train" else FALSE
         value: Value = c.receiver
         while type(value) is Instance:
-            self.store(value.fields, "training", mode)
+            # What was said last holds: a mode is set right before it matters.
+            value.fields["training"] = mode
             value = self.settle_shared(value.fields.get("module", NONE)) if value.kind in _WRAPPED else NONE
         return c.receiver
 

@@ -99,9 +99,8 @@ class Standard(Contexts):
     # Plain results
 
     def _act_value(self, c: Call) -> Value:
-        origin = (
-            self.origin(c.node, c.row.cause or c.row.kind.name.lower()) if c.row.kind > Kind.UNKNOWN else None
-        )
+        told = c.row.kind > Kind.UNKNOWN or c.row.cause
+        origin = self.origin(c.node, c.row.cause or c.row.kind.name.lower()) if told else None
         if c.row.kind is Kind.UNIFORM and not c.row.event:
             key = ("value", c.name, self.key_of(c.receiver), *map(self.key_of, c.args))
             return self.derived(key, (), Kind.UNIFORM, c.name.rpartition(".")[2])
@@ -499,7 +498,7 @@ class Standard(Contexts):
             elif self.doubt is not None and self.doubt > Kind.UNKNOWN:
                 value.uneven = (self.doubt, self.doubt_origin)
             inside = bool(self.frame.loops)
-            if not inside and self.lanes == ALL and value.rest is None and len(value.items) < 16:
+            if not inside and self.absolute == ALL and value.rest is None and len(value.items) < 16:
                 value.items.append(args[0])
             else:
                 value.rest = self._one_of([*([value.rest] if value.rest is not None else []), args[0]])

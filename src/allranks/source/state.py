@@ -56,8 +56,6 @@ SIZE_NAME = re.compile(
 
 _DEPTH, _BREADTH = 4, 12
 """How far into containers one looks."""
-_OPTIONS = 2
-"""How many of the alternatives of a mixed value are followed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -224,13 +222,6 @@ class State:
             return self.frame.base
         return self.decisions.both(self.frame.base, self.guard)
 
-    @property
-    def lanes(self) -> Guard:
-        """The active lanes for what values are kept under: uniform conditions outside of the function are left out,
-        which keeps values simple and confuses no ranks."""
-        base = self.decisions.apart(self.frame.base)
-        return base if self.guard == ALL else self.decisions.both(base, self.guard)
-
     def settle(self, value: Value) -> Value:
         """`value` as the active lanes see it now, after what was changed in place."""
         if type(value) is Unknown:
@@ -238,7 +229,7 @@ class State:
             if changed is None:
                 return value
             # What took its place may have been changed in turn.
-            seen = self.decisions.restrict(changed, self.lanes)
+            seen = self.decisions.restrict(changed, self.absolute)
             return self.settle(seen) if type(seen) is Unknown and seen.key != value.key else seen
         if type(value) is Either or type(value) is PerLane:
             seen = self.decisions.restrict(value, self.guard)
@@ -248,7 +239,7 @@ class State:
     def settle_shared(self, value: Value) -> Value:
         """The same of what lives outside of the function that runs."""
         if type(value) is Either or type(value) is PerLane:
-            return self.settle(self.decisions.restrict(value, self.lanes))
+            return self.settle(self.decisions.restrict(value, self.absolute))
         return self.settle(value) if type(value) is Unknown else value
 
     def change(self, value: Value, kind: Kind, origin: Origin | None = None) -> None:
@@ -262,7 +253,7 @@ class State:
         if type(value) is Unknown:
             held = self.replaced.get(value.key, value)
             new = self._new(at, kind, origin, made, value)
-            self.replaced[value.key] = self.decisions.replace(self.lanes, new, held)
+            self.replaced[value.key] = self.decisions.replace(self.absolute, new, held)
         elif type(value) is Either:
             self._change(value.high, kind, origin, at, made)
             self._change(value.low, kind, origin, at, made)
@@ -301,7 +292,7 @@ class State:
         """An element of a container that a collective filled."""
         if type(value) in (Instance, Unknown, Absent):
             return value
-        return self.decisions.replace(self.lanes, self._new(at, kind, origin, made, None), value)
+        return self.decisions.replace(self.absolute, self._new(at, kind, origin, made, None), value)
 
     # Conditions
 
@@ -405,9 +396,13 @@ class State:
         return result
 
     def _each_option(self, value: Mixed, operate: Callable[[Value], Value]) -> Value:
-        results = [operate(option) for option in value.options[:_OPTIONS]]
-        kind = max([value.kind, *map(self.kind, results)])
-        return self.mix(results, kind, value.origin)
+        """Of several alternatives one is followed, the first that is something: they are mostly of one make, and
+        following all would lose what goes together in each."""
+        chosen = next((o for o in value.options if o is not NONE and type(o) is not Const), value.options[0])
+        found = operate(chosen)
+        if value.kind > self.kind(found) and type(found) in (Const, Unknown):
+            return self.fresh(value.kind, value.origin, like=(found,))
+        return found
 
     def mix(self, values: list[Value], kind: Kind, origin: Origin | None) -> Value:
         """One of several values: itself if there is only one, an unknown if they are plain."""
@@ -467,7 +462,7 @@ class State:
         if type(value) is Unknown and not value.label and type(key) is str:
             value.label = key
         old = held.get(key, ABSENT)
-        guard = self.lanes
+        guard = self.absolute
         if self.doubt is not None:
             held[key] = self.doubtful(old, value)
         elif old is ABSENT and type(guard) is not int and not kept:

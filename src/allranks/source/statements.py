@@ -97,7 +97,7 @@ class Statements(Iteration):
 
     def extend(self, items: Items, more: Value) -> None:
         """`items += more`, in place."""
-        if type(more) is Items and self.lanes == ALL and more.rest is None and len(items.items) < 32:
+        if type(more) is Items and self.absolute == ALL and more.rest is None and len(items.items) < 32:
             items.items += more.items
         else:
             items.rest = self._one_of(
@@ -187,7 +187,7 @@ class Statements(Iteration):
         elif type(container) is Items:
             if type(index) is Const and type(index.value) is int and 0 <= index.value < len(container.items):
                 held = container.items[index.value]
-                container.items[index.value] = self.decisions.select(self.lanes, value, held)
+                container.items[index.value] = self.decisions.select(self.absolute, value, held)
             else:
                 container.rest = self._one_of([*([container.rest] if container.rest else []), value])
         elif type(container) is External:
