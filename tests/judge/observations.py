@@ -68,12 +68,13 @@ class Seen(Builder):
         return self.saw(index, "sampler", *(places or ("main:7",)), sampler=number, **{**values, **row})
 
     def turn(self, rank: int, indices: list[int], /, *places: str, number: int = 0, **row: Any) -> Seen:
-        """A pass in batches of four that was trained on; a sample's content is its index times `content`."""
-        scale, batches = row.pop("content", 7), [indices[i : i + 4] for i in range(0, len(indices), 4)]
+        """A pass in batches of four that was trained on; `content` gives the content of a sample from its index."""
+        content = row.pop("content", lambda index: index * 7)
+        batches = [indices[i : i + 4] for i in range(0, len(indices), 4)]
         shown = [
             {
-                "leaves": [[hash(tuple(i * scale for i in batch)) & 0xFFFFFFFF, 16], [1, 1]],
-                "samples": [[i, i * scale] for i in batch],
+                "leaves": [[hash(tuple(content(i) for i in batch)) & 0xFFFFFFFF, 16], [1, 1]],
+                "samples": [[i, content(i)] for i in batch],
             }
             for batch in batches[:4]
         ]

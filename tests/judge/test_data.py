@@ -41,7 +41,7 @@ def test_two_of_three_ranks_share_batches() -> None:
 
 def test_equal_indices_into_a_data_set_that_shards_inside() -> None:
     seen = both(Seen(), "loader", sampler="RandomSampler")
-    seen.turn(0, ORDER).turn(1, ORDER, content=11)
+    seen.turn(0, ORDER).turn(1, ORDER, content=lambda index: index * 11)
     assert seen.found(RULES) == []
 
 
@@ -85,7 +85,7 @@ def test_each_rank_reads_all_in_an_order_of_its_own() -> None:
 def test_streams_without_indices() -> None:
     seen = both(Seen(), "loader", sampler="_InfiniteConstantSampler", length=None)
     content = [{"leaves": [[100 + k, 16], [7, 16]], "samples": []} for k in range(4)]
-    both(seen, "turn", [], drawn=4, backwards=4, content=1)
+    both(seen, "turn", [], drawn=4, backwards=4)
     for rank in seen.everyone:
         seen.world.ranks[rank].facts["observed"]["turn"][0]["content"] = content
     assert verdicts(seen.found(RULES)) == [("data-not-sharded", 8, (0, 1))]
@@ -163,7 +163,7 @@ def test_parts_drawn_per_rank_overlap() -> None:
     seen = both(Seen(), "saw", "subset", "main:5", subset=3)
     for rank, part in ((0, [0, 2, 4, 6]), (1, [1, 2, 5, 6])):
         seen.loader(rank, sampler="RandomSampler", split=split(rank, part, 200)).turn(
-            rank, part * 3, content=5 + rank
+            rank, part * 3, content=lambda index, rank=rank: index * (5 + rank)
         )
     assert verdicts(seen.found(RULES)) == [("seed-not-shared", 5, (0, 1))]
 
@@ -181,12 +181,20 @@ def test_epochs_of_their_own() -> None:
     assert verdicts(seen.found(RULES)) == [("seed-not-shared", 18, (0, 1))]
 
 
-@pytest.mark.parametrize(("scale", "faults"), [(11, ["seed-not-shared"]), (7, [])])
-def test_one_index_is_another_sample_elsewhere(scale: int, faults: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("content", "faults"),
+    [
+        (lambda index: (index * 5 % 64) * 7, ["seed-not-shared"]),
+        (lambda index: index * 7, []),
+        (lambda index: index * 7 + 1, []),
+    ],
+    ids=["another order", "the same", "other data"],
+)
+def test_one_index_is_another_sample_elsewhere(content: Any, faults: list[str]) -> None:
     seen = both(both(Seen(), "loader"), "sampler")
     for epoch, (one, other) in enumerate(((ORDER, OTHER), (OTHER, ORDER), (ORDER, OTHER))):
         seen.turn(0, one, number=epoch, epochs=told(epoch))
-        seen.turn(1, other, number=epoch, epochs=told(epoch), content=scale)
+        seen.turn(1, other, number=epoch, epochs=told(epoch), content=content)
     assert [f.fault for f in seen.found(RULES)] == faults
 
 

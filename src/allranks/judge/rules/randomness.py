@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RULES = Rules()
 
+ELSEWHERE = 3
+"""Samples that must be found under other indices on another rank before it is said that the order differs."""
 PER_SAMPLE = 4
 """Fewer random numbers than this are a choice that all ranks may mean to share."""
 
@@ -153,6 +155,8 @@ def data_sets_differ(case: Case) -> Finding | None:
         other = [i for i in common if by_rank[ranks[0]][i] != by_rank[ranks[1]][i]]
         if len(common) < 8 or len(other) * 10 < len(common) * 9 or not _steady(case, key, ranks):
             continue
+        if len(_elsewhere(by_rank[ranks[0]], by_rank[ranks[1]])) < ELSEWHERE:
+            continue  # other data altogether, such as that of a program that makes it up
         site = first[key].made_site
         message = say(
             "the data is in another order on each rank, so the shards that the sampler gives out overlap"
@@ -178,6 +182,13 @@ def _drawn_in(case: Case, site: Site) -> Location | None:
             if _DRAWS.search(text.partition("#")[0]):
                 return Location(case.path(str(path)), number, role=None)
     return None
+
+
+def _elsewhere(mine: dict[Any, set[int]], theirs: dict[Any, set[int]]) -> set[int]:
+    """Samples that two ranks hold under different indices."""
+    one = {digest: index for index, digests in mine.items() for digest in digests}
+    other = {digest: index for index, digests in theirs.items() for digest in digests}
+    return {digest for digest in one.keys() & other.keys() if one[digest] != other[digest]}
 
 
 def _steady(case: Case, key: Any, ranks: list[int]) -> bool:
