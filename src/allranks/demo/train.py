@@ -1,4 +1,4 @@
-"""A training job for two CPU processes that hangs: shipped for `allranks demo`, a mistake seen in many real programs."""
+"""A training job for two CPU processes that hangs: a mistake seen in many real programs, shown by `allranks demo`."""
 
 import torch
 import torch.distributed as dist

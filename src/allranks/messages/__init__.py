@@ -8,11 +8,14 @@ from __future__ import annotations
 import gettext
 import locale
 import os
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..findings import Text, fill
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LANGUAGES = ("en", "zh")
 
