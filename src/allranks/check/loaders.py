@@ -7,7 +7,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ..source.values import NONE, ClassValue, Const, Instance, Items, Kind, Table, Unknown, Value, Walk
+from ..source.values import NONE, OTHERS, ClassValue, Const, Instance, Items, Kind, Table, Unknown, Value, Walk
 from .scene import leaves
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def _speaks_of_ranks(cls: ClassValue, depth: int = 0) -> bool:
 
 
 def given(instance: Instance, name: str) -> Value:
-    """A field of an object; NONE where it was not given."""
-    return instance.fields.get(name, NONE)
+    """A field of an object; NONE where it was not given, something unknown where it may be among `**others`."""
+    return instance.fields.get(name, instance.fields.get(OTHERS, NONE))
 
 
 def samplers_of(loader: Instance, depth: int = 0) -> Iterator[Instance]:

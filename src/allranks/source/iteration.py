@@ -287,14 +287,12 @@ class Iteration(Expressions):
             self.run_block(node.orelse)
         self.guard = self.decisions.either(self.guard, broke)
 
-    def _is_short(self, value: Value) -> bool:
-        """True for a list that is followed element by element."""
-        return (
-            type(value) is Items
-            and value.rest is None
-            and value.uneven is None
-            and len(value.items) <= _UNROLLED
-        )
+    def _is_short(self, value: Value, constants: int = _UNROLLED) -> bool:
+        """True for a list that is followed element by element; of constants only, there may be more."""
+        if type(value) is not Items or value.rest is not None or value.uneven is not None:
+            return False
+        number = len(value.items)
+        return number <= _UNROLLED or (number <= constants and all(type(v) is Const for v in value.items))
 
     def _turn(self, node: ast.For | ast.AsyncFor | ast.While, value: Value | None) -> Guard:
         """One turn of a loop's body; the lanes that a break took out."""
@@ -420,9 +418,7 @@ class Iteration(Expressions):
                 return
             generator = node.generators[index]
             iterable = self.settle(self.evaluate(generator.iter))
-            short = type(iterable) is Items and iterable.rest is None and len(iterable.items) <= (
-                _LISTED if all(type(item) is Const for item in iterable.items) else _UNROLLED
-            )
+            short = self._is_short(iterable, _LISTED)
             listed = listed and short
             turns = self.turns(iterable)
             if turns[0] > Kind.UNKNOWN:
@@ -448,7 +444,11 @@ class Iteration(Expressions):
                     inner(index + 1)
                 self.guard = guard
 
-            self.loop_over(iterable, generator.iter, turn)
+            if short and type(iterable) is Items:
+                for item in list(iterable.items):
+                    turn(item)
+            else:
+                self.loop_over(iterable, generator.iter, turn)
 
         try:
             inner(0)
