@@ -7,7 +7,19 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from ..source.values import NONE, OTHERS, ClassValue, Const, Instance, Items, Kind, Table, Unknown, Value, Walk
+from ..source.values import (
+    NONE,
+    OTHERS,
+    ClassValue,
+    Const,
+    Instance,
+    Items,
+    Kind,
+    Table,
+    Unknown,
+    Value,
+    Walk,
+)
 from .scene import leaves
 
 if TYPE_CHECKING:

@@ -344,6 +344,8 @@ class Calls(Statements):
         )
         missing = [p.arg for p in (*positional, *spec.kwonlyargs) if p.arg not in names]
         if missing:
+            # hydra.main and the like read them from the command line and files, alike on all ranks.
+            configured = not args and not keywords and bool(getattr(function.node, "decorator_list", ()))
             frame = self.frame
             self.frame = Frame(Scope(function.closure), function.home, None, self.absolute)
             for name in missing:
@@ -353,7 +355,7 @@ class Calls(Statements):
                 elif default is not None:
                     names[name] = self.evaluate(default)
                 else:
-                    names[name] = self.fresh(Kind.UNKNOWN, label=name)
+                    names[name] = self.fresh(Kind.UNIFORM if configured else Kind.UNKNOWN, label=name)
             self.frame = frame
         for name, value in names.items():
             if type(value) is Unknown and not value.label:

@@ -64,8 +64,8 @@ def _same_samples(scene: Scene, loop: Loop) -> Iterator[Finding]:
 
 
 def _data_parallel(scene: Scene) -> bool:
-    """True when the ranks average what they learn: DDP, or gradients reduced by hand."""
-    return any(event.communicates == 2 for event in scene.of("wrap", "backward"))
+    """True when the ranks average what they learn: DDP, FSDP, or gradients reduced by hand."""
+    return any(event.communicates == 2 for event in scene.of("wrap", "backward", "forward"))
 
 
 @finds("epoch-not-set")

@@ -72,7 +72,11 @@ def device_not_bound(program: Program) -> Iterator[Finding]:
             continue
         if not any(e.operation == "init_process_group" for e in scene.of("init")):
             continue
-        finding = _dropped_context(scene) or _one_device(scene) or _rank_as_device(scene) or _never_set(scene)
+        finding = _dropped_context(scene) or _one_device(scene)
+        if finding is None:
+            as_devices = list(_rank_as_device(scene))
+            yield from as_devices
+            finding = _never_set(scene) if not as_devices else None
         if finding is not None:
             yield finding
 
@@ -105,15 +109,18 @@ def _index(value: Value) -> object:
     return held if type(held) is int else None
 
 
-def _rank_as_device(scene: Scene) -> Finding | None:
-    """The rank over all nodes as the index of a device."""
+def _rank_as_device(scene: Scene) -> Iterator[Finding]:
+    """The rank over all nodes as the index of a device; once for each function."""
     if scene.one_node:
-        return None
+        return
+    told: set[object] = set()
     for event in [*scene.of("set_device"), *scene.of("device"), *scene.of("move"), *scene.of("wrap")]:
         given = [event.args.get(name, NONE) for name in ("device", "index", "type", "device_ids")]
         given += [item for value in given if isinstance(value, Items) for item in value.items]
-        if any(_is_rank(scene, value) for value in given) and scene.by_all(event):
-            return found(
+        function = scene.program.function_at(event.site.path, event.site.line)
+        if function not in told and any(_is_rank(scene, value) for value in given) and scene.by_all(event):
+            told.add(function)
+            yield found(
                 "device-not-bound",
                 scene.location(event),
                 say(
@@ -124,7 +131,6 @@ def _rank_as_device(scene: Scene) -> Finding | None:
                 call_path=scene.path(event),
                 fix=say("use LOCAL_RANK for the device"),
             )
-    return None
 
 
 def _is_rank(scene: Scene, value: Value) -> bool:
