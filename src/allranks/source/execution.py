@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from .interest import Interest
 from .machine import Machine, Run
 from .program import DISTRIBUTED
 
@@ -19,7 +18,7 @@ def run_of(program: Program, entry: Entry) -> Run:
     """The run of one entry, followed when it is first asked for."""
     runs: dict[Path, Run] = program.kept.setdefault("runs", {})
     if entry.path not in runs:
-        runs[entry.path] = Machine(program, interest(program)).run_entry(entry)
+        runs[entry.path] = Machine(program, program.interest).run_entry(entry)
     return runs[entry.path]
 
 
@@ -35,7 +34,7 @@ _MOST_ALONE = 200
 def alone(program: Program) -> list[Run]:
     """Functions that no entry reaches and that both communicate and ask for the rank, each followed alone."""
     reached = {node for run in runs(program) for node in run.reached}
-    heard = interest(program)
+    heard = program.interest
     found: list[Run] = []
     for path in program.files:
         text = program.text(path)
@@ -58,16 +57,8 @@ def run_alone(program: Program, function: Function) -> Run:
     """One function, followed with unknown arguments."""
     alone: dict[object, Run] = program.kept.setdefault("alone", {})
     if function.node not in alone:
-        alone[function.node] = Machine(program, interest(program)).run_alone(function)
+        alone[function.node] = Machine(program, program.interest).run_alone(function)
     return alone[function.node]
-
-
-def interest(program: Program) -> Interest:
-    """What matters in the program's files."""
-    found = program.kept.get("interest")
-    if found is None:
-        found = program.kept["interest"] = Interest(program)
-    return cast("Interest", found)
 
 
 def entries_with(program: Program, path: Path) -> list[Entry]:

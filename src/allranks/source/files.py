@@ -11,7 +11,12 @@ import io
 import os
 import tokenize
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _PYTHON_2 = ("print ", "exec ", "except ", "raise ", "<>")
 _KEPT = 4096
@@ -152,22 +157,29 @@ def decode(data: bytes) -> tuple[str, str | None]:
     return text, None
 
 
-def parse(text: str) -> tuple[ast.Module | None, str | None]:
-    """(the syntax tree of `text`, why there is none). Never raises."""
-    # The collector would walk every node of every tree again and again: three times the time of parsing.
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Runs its body without the garbage collector, which would walk every node of every tree again and again: all
+    that is made is kept to the end."""
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with warnings.catch_warnings():
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def parse(text: str) -> tuple[ast.Module | None, str | None]:
+    """(the syntax tree of `text`, why there is none). Never raises."""
+    try:
+        with warnings.catch_warnings(), collector_at_rest():
             warnings.simplefilter("ignore")
             return ast.parse(text), None
     except SyntaxError as error:
         return None, _why(text, error)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         return None, str(error) or type(error).__name__
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _why(text: str, error: SyntaxError) -> str:

@@ -61,8 +61,17 @@ _FOREIGN = frozenset(
         "time",
     )
 )
+_STARTING = re.compile(
+    r"init_process_group|init_distributed\w*|init_device_mesh|Accelerator|PartialState|DistributedDataParallel|DDP|FSDP"
+    r"|FullyShardedDataParallel|fully_shard|start_processes|Fabric|TorchTrainer|notebook_launcher|elastic_launch"
+)
+"""Words of code that begins a distributed run."""
+_STARTING_CALLS = frozenset(
+    (("mp", "spawn"), ("multiprocessing", "spawn"), ("hvd", "init"), ("deepspeed", "initialize"), ("mp", "Process"),
+     ("pl", "Trainer"), ("L", "Trainer"), ("lightning", "Trainer"), ("xmp", "spawn"), ("", "spawn"))
+)  # fmt: skip
 _TOKEN = re.compile(r"([A-Za-z_]\w*)?([.@]?)\b([A-Za-z_]\w*)[ ]?(\(?)")
-_SAYS, _TELLS, _CHECKS, _RAISES, _BUILDS = 1, 2, 4, 8, 16
+_SAYS, _TELLS, _CHECKS, _RAISES, _BUILDS, _STARTS = 1, 2, 4, 8, 16, 32
 _MODEL = re.compile(r"\([^)\n]*Module\b")
 _DEF = re.compile(r"^([ \t]*)(?:async[ \t]+)?(def|class)[ \t]+(\w+)", re.MULTILINE)
 _COMMON = frozenset(
@@ -112,6 +121,7 @@ class Interest:
         self._owner: dict[Key, tuple[str, str]] = {}
         self._telling = _Closure(whole_classes=True)
         self._communicating = _Closure(whole_classes=False)
+        self._starting = _Closure(whole_classes=True)
 
     def add(self, paths: list[Path]) -> None:
         """Reads more files, and settles what matters again."""
@@ -125,7 +135,7 @@ class Interest:
         for key, words in self._words.items():
             for word in words:
                 users[word].append(key)
-        for closure in (self._telling, self._communicating):
+        for closure in (self._telling, self._communicating, self._starting):
             todo = list(closure.names)
             while todo:
                 for key in users.get(todo.pop(), ()):
@@ -163,10 +173,18 @@ class Interest:
                     heard[other] = heard.get(other, 0) | says
                     self._words[other] = self._words.get(other, frozenset()) | words
         for key, says in heard.items():
+            if says & _STARTS:
+                self._starting.tell(key, *self._owner[key])
             if says & (_TELLS | _SAYS) or (says & _BUILDS and not self._owner[key][1]):
                 self._telling.tell(key, *self._owner[key])
             if says & _SAYS or says & (_CHECKS | _RAISES) == (_CHECKS | _RAISES):
                 self._communicating.tell(key, *self._owner[key])
+
+    def starts(self, path: Path) -> bool:
+        """True for a file that begins a distributed run, itself or through what it calls."""
+        text = self.program.text(path)
+        says, names = _heard(text, 0, len(text))
+        return bool(says & _STARTS) or not self._starting.names.isdisjoint(names - _COMMON)
 
     def speaks(self, text: str) -> bool:
         """True for a piece of code that may communicate, as far as its words tell."""
@@ -219,6 +237,8 @@ def _weighed(token: tuple[str, str, str, str]) -> tuple[int, str]:
         says |= _SAYS
     if _SPEAKING.fullmatch(word) and (paren or word in ("deepspeed", "no_sync")):
         says |= _SAYS
+    if paren and (_STARTING.fullmatch(word) or (owner, word) in _STARTING_CALLS):
+        says |= _STARTS
     for part in (owner, word):
         if part and _TELLING.fullmatch(part):
             says |= _TELLS

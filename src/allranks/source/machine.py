@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .files import collector_at_rest
 from .lanes import ALL
 from .libraries import Libraries
 from .state import Frame
@@ -171,14 +171,11 @@ class Machine(Libraries):
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Room for programs whose calls go deep: following one call takes a dozen of Python's own. The collector rests:
-    nearly everything that is made is kept to the end."""
-    limit, collecting = sys.getrecursionlimit(), gc.isenabled()
+    """Room for programs whose calls go deep: following one call takes a dozen of Python's own."""
+    limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, 8000))
-    gc.disable()
     try:
-        yield
+        with collector_at_rest():
+            yield
     finally:
         sys.setrecursionlimit(limit)
-        if collecting:
-            gc.enable()

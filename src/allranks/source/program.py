@@ -10,10 +10,12 @@ import ast
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .files import SourceFile, first_line, read
+from .files import SourceFile, collector_at_rest, first_line, read
+from .interest import Interest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -360,17 +362,34 @@ class Program:
     def entries(self) -> list[Entry]:
         """The scripts that start a distributed run, in the order of the files."""
         if self._entries is None:
-            self._entries = list(self._find_entries())
+            with collector_at_rest():
+                self._entries = list(self._find_entries())
         return self._entries
 
     def _find_entries(self) -> Iterator[Entry]:
         imported = {target for path in self.files for target in self.imported(path)}
         for path in self.files:
             text = self.text(path)
-            starts = _MAIN.search(text) or (path not in imported and path.name != "__init__.py")
-            if starts and any(DISTRIBUTED.search(self.text(p)) for p in self.closure(path)):
+            runs = _MAIN.search(text) or (path not in imported and path.name != "__init__.py")
+            if not runs or (self._is_test(path) and len(self.files) > 1):
+                continue
+            closure = self.closure(path)
+            if any(DISTRIBUTED.search(self.text(p)) for p in closure):
+                self.interest.add(closure)
+                if not self.interest.starts(path):
+                    continue
                 spawns = re.search(r"\bspawn\(|start_processes\(|\bProcess\(|\blaunch\(", text)
                 yield Entry(self.module(path), "spawn" if spawns else "torchrun")
+
+    def _is_test(self, path: Path) -> bool:
+        """True for a file of the program's own tests, which one process runs."""
+        folders = path.parts[len(self.root.parts) : -1]
+        return path.name.startswith(("test_", "conftest")) or not {"tests", "test"}.isdisjoint(folders)
+
+    @cached_property
+    def interest(self) -> Interest:
+        """Which functions of the program matter, told from text."""
+        return Interest(self)
 
     def imported(self, path: Path) -> tuple[Path, ...]:
         """The local files that the import statements of `path` name, found on its text."""
