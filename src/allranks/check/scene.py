@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..source.decisions import Choice, kind_of
+from ..source.decisions import kind_of
 from ..source.execution import runs
 from ..source.flow import Enclosure, enclosing
 from ..source.lanes import ALL, LANES, MANY_NODES, WORLDS, RankSet
@@ -135,16 +135,18 @@ class Scene:
 
     def reach(self, guard: Guard, *, files: bool = False) -> Reach:
         """The same for what stands under `guard`."""
-        many, ranks, sure = NOBODY, 0, True
-        for mask, symbols in self._leaves(guard, ()):
-            if any(self._parts(s, files) for s in symbols):
-                sure = sure and mask == 0
-                continue
-            if self.one_node:
-                mask &= ~MANY_NODES
-            many = max(many, _many(mask))
-            ranks |= mask
-        return Reach(many, RankSet(ranks), sure)
+        if isinstance(guard, int):
+            mask = guard & ~MANY_NODES if self.one_node else guard
+            return Reach(_many(mask), RankSet(mask), True)
+        high, low = self.reach(guard.high, files=files), self.reach(guard.low, files=files)
+        sure = high.sure and low.sure
+        if self._parts(guard.symbol, files):
+            if sure and high.ranks == low.ranks:
+                return high
+            # Some ranks may go one way and some the other.
+            return Reach(NOBODY, RankSet(0), sure and not high.ranks.mask and not low.ranks.mask)
+        many = max(high.many, low.many)
+        return Reach(many, RankSet(high.ranks.mask | low.ranks.mask), sure)
 
     def where(self, value: Value, holds: Callable[[Value], bool]) -> Guard:
         """The lanes on which a value passes a test, under each outcome of its conditions."""
@@ -163,13 +165,6 @@ class Scene:
         if files and symbol.origin is not None and symbol.origin.cause == "file":
             return False
         return symbol.kind > Kind.UNIFORM
-
-    def _leaves(self, guard: Guard, symbols: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        if isinstance(guard, Choice):
-            yield from self._leaves(guard.high, (*symbols, guard.symbol))
-            yield from self._leaves(guard.low, (*symbols, guard.symbol))
-        else:
-            yield guard, symbols
 
     def differs(self, value: Value, depth: int = 0) -> Kind:
         """How a value differs between ranks; of an object or container, how anything in it does."""

@@ -282,6 +282,9 @@ def _drawn_orders(scene: Scene) -> Iterator[Finding]:
             origin = value.origin if isinstance(value, Unknown) and value.kind is Kind.DATA else None
             if origin is None or origin.cause != "random" or (origin.path, origin.line) in told:
                 continue
+            draws = [e for e in scene.of("random") if (str(e.site.path), e.site.line) == origin[:2]]
+            if any(not scene.by_all(e) or scene.order(e) > scene.order(event) for e in draws):
+                continue  # one rank draws for all
             told.add((origin.path, origin.line))
             yield found(
                 "seed-not-shared",

@@ -297,7 +297,8 @@ def moved_after_wrap(program: Program) -> Iterator[Finding]:
     """A model that is cast or moved after DDP was built over it: the parameters that DDP hooked are others now."""
     for scene in scenes(program):
         for event in scene.of("move"):
-            part = part_of(scene, next(leaves(event.receiver)))
+            options = {part_of(scene, leaf) for leaf in leaves(event.receiver)}
+            part = options.pop() if len(options) == 1 else None
             if part is None or part.what or part.path:
                 continue
             order = scene.order(event)
