@@ -201,16 +201,39 @@ class _Reader:
 
     def _compare(self, a: list[_Step], b: list[_Step], one: View, other: View) -> Iterator[Parting]:
         alone: list[tuple[_Step, View, View, _Step | None]] = []
+        common: list[_Step] = []
         for x, y in self._paired(a, b):
             if x is not None and y is not None:
-                if x.item is y.item and isinstance(x.item, Loop):
-                    yield from self._compare(x.inner, y.inner, one, other)
-                    yield from self._left(x, y, one, other)
+                if x.item is y.item:
+                    common.append(x)
+                    if isinstance(x.item, Loop):
+                        yield from self._compare(x.inner, y.inner, one, other)
+                        yield from self._left(x, y, one, other)
             elif x is not None:
                 alone.append((x, one, other, self._next(b, x)))
             elif y is not None:
                 alone.append((y, other, one, self._next(a, y)))
-        yield from self._explained(alone)
+        crossed = self._crossed(alone, common)
+        if crossed is not None:
+            yield crossed
+        else:
+            yield from self._explained(alone)
+
+    def _crossed(
+        self, alone: list[tuple[_Step, View, View, _Step | None]], common: list[_Step]
+    ) -> Parting | None:
+        """What all ranks call, some before and some after a call that the two sides make at different places: a
+        collective inside a context in which some ranks go first."""
+        if len(alone) != 2 or alone[0][1] is alone[1][1] or alone[0][0].key != alone[1][0].key:
+            return None
+        (first, view, absent, _), (last, _, _, _) = sorted(alone, key=lambda s: self.order[id(s[0].item)])
+        low, high = self.order[id(first.item)], self.order[id(last.item)]
+        between = [s for s in common if low < self.order[id(s.item)] < high]
+        cause = self._branch(first.item, view, absent)
+        if not between or cause is None:
+            return None
+        waiting = next(_events([first]), None)
+        return self._parting(cause, list(_events(between)), view, absent, waiting, ordered=True)
 
     def _next(self, steps: list[_Step], after: _Step) -> _Step | None:
         """What the other side comes to next, in the order of the program."""
