@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from allranks.source import execution, flow
-from allranks.source.machine import Run
 from allranks.source.partings import Parting, partings
 from allranks.source.program import Program
 from allranks.source.trace import Event, events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from allranks.source.machine import Run
 
 
 @dataclass

@@ -347,6 +347,21 @@ OUT_OF_STEP = {
         """,
         ["all_reduce"],
     ),
+    "a collective in a part that rank 0 goes through first": (
+        """
+        @contextlib.contextmanager
+        def first():
+            if rank == 0:  # here
+                yield
+            dist.barrier()
+            if rank > 0:
+                yield
+            dist.barrier()
+        with first():
+            dist.all_reduce(x)
+        """,
+        ["all_reduce"],
+    ),
     "one call more on one side": (
         """
         if rank == 0:  # here

@@ -36,7 +36,8 @@ HEAD = """
         "options = {'rank': dist.get_rank()}\n    rank = options['rank']",
         "box = [dist.get_rank()]\n    rank = box[0]",
         "rank = dist.get_rank() if dist.is_initialized() else 0",
-        "nodes = int(os.environ['NODE_RANK'])\n    rank = nodes * torch.cuda.device_count() + int(os.environ['LOCAL_RANK'])",
+        "node = int(os.environ['NODE_RANK'])\n"
+        "    rank = node * torch.cuda.device_count() + int(os.environ['LOCAL_RANK'])",
     ],
 )
 def test_a_rank_is_known_however_it_was_asked_for(follow: Follow, made: str) -> None:

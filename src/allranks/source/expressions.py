@@ -66,7 +66,7 @@ _OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.IsNot: ast.Is,
     ast.NotIn: ast.In,
 }
-_BUILTINS = frozenset(dir(builtins))
+_BUILTINS = frozenset(dir(builtins)) - {"__name__"}
 _SHAPELESS = frozenset(
     (
         "type",

@@ -41,6 +41,7 @@ _UNROLLED = 4
 """Loops over at most so many known elements are followed turn by turn."""
 _LISTED = 16
 """The same for a comprehension over constants, as names of variables of the environment are."""
+_OF_RANK = (Kind.GROUP, Kind.NODE, Kind.RANK)
 Turns = tuple[Kind, Origin | None]
 EVEN: Turns = (Kind.UNIFORM, None)
 
@@ -103,7 +104,8 @@ class Iteration(Expressions):
     def _turns_of_range(self, bounds: list[Value]) -> Turns:
         found = [(self.kind(b), origin_of(b, self.decisions)) for b in bounds]
         kind, origin = max(found, key=lambda t: t[0], default=EVEN)
-        if kind >= Kind.GROUP and len(bounds) == 3:
+        stepped = len(bounds) == 3 and max(self.kind(bounds[0]), self.kind(bounds[2])) in _OF_RANK
+        if stepped:
             # range(rank, n, world_size): a shard, even where n was made to divide.
             if self._divides(bounds[1]):
                 return Kind.UNKNOWN, None

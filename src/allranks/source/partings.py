@@ -232,8 +232,11 @@ class _Reader:
         cause = self._branch(first.item, view, absent)
         if not between or cause is None:
             return None
-        waiting = next(_events([first]), None)
-        return self._parting(cause, list(_events(between)), view, absent, waiting, ordered=True)
+        made, waiting = list(_events(between)), next(_events([first]), None)
+        if first.item.site.node is last.item.site.node:
+            # The part that all go through, some before and some after: it is what communicates there that is wrong.
+            made, waiting = list(_events([first])), next(_events(between), None)
+        return self._parting(cause, made, view, absent, waiting, ordered=True)
 
     def _next(self, steps: list[_Step], after: _Step) -> _Step | None:
         """What the other side comes to next, in the order of the program."""
@@ -241,18 +244,24 @@ class _Reader:
         return next((s for s in steps if self.order[id(s.item)] > at), None)
 
     def _paired(self, a: list[_Step], b: list[_Step]) -> Iterator[tuple[_Step | None, _Step | None]]:
-        """The two sequences side by side: first what stands in one call of one function, then by operation."""
-        near: list[list[object]] = [[(s.key, id(s.item.site.caller)) for s in side] for side in (a, b)]
-        for same, xs, ys in _aligned(a, b, near[0], near[1]):
-            if same:
-                yield from zip(xs, ys, strict=True)
-                continue
-            for pair, ps, qs in _aligned(xs, ys, [s.key for s in xs], [s.key for s in ys]):
-                if pair:
+        """The two sequences side by side. What both sides share pairs with itself, which cuts them into pieces;
+        in a piece first what stands in one call of one function pairs, then by operation."""
+        shared = {id(s.item) for s in a} & {id(s.item) for s in b}
+        ones, others = _pieces(a, shared), _pieces(b, shared)
+        for (xs, x), (ys, y) in zip(ones, others, strict=True):
+            near: list[list[object]] = [[(s.key, id(s.item.site.caller)) for s in side] for side in (xs, ys)]
+            for pairs, ps, qs in _aligned(xs, ys, near[0], near[1]):
+                if pairs:
                     yield from zip(ps, qs, strict=True)
-                else:
-                    yield from ((p, None) for p in ps)
-                    yield from ((None, q) for q in qs)
+                    continue
+                for alike, us, vs in _aligned(ps, qs, [s.key for s in ps], [s.key for s in qs]):
+                    if alike:
+                        yield from zip(us, vs, strict=True)
+                    else:
+                        yield from ((u, None) for u in us)
+                        yield from ((None, v) for v in vs)
+            if x is not None:
+                yield x, y
 
     def _left(self, x: _Step, y: _Step, one: View, other: View) -> Iterator[Parting]:
         """A loop that one view goes on with and the other has left."""
@@ -325,16 +334,24 @@ class _Reader:
         return Parting(cause, kind, events, waiting, None, {0, 1, 2}, ordered, origin)
 
 
+def _pieces(steps: list[_Step], shared: set[int]) -> list[tuple[list[_Step], _Step | None]]:
+    """A sequence cut behind each step that both sides share: (what stands before it, the step); the rest last."""
+    found: list[tuple[list[_Step], _Step | None]] = []
+    piece: list[_Step] = []
+    for step in steps:
+        if id(step.item) in shared:
+            found.append((piece, step))
+            piece = []
+        else:
+            piece.append(step)
+    return [*found, (piece, None)]
+
+
 def _aligned(
     a: list[_Step], b: list[_Step], one: list[object], other: list[object]
 ) -> Iterator[tuple[bool, list[_Step], list[_Step]]]:
-    """Runs of steps that pair by their keys, and what stands between them. What both sides share is one key."""
-    shared = {id(s.item) for s in a} & {id(s.item) for s in b}
-    keys = [
-        [id(s.item) if id(s.item) in shared else k for s, k in zip(side, ks, strict=True)]
-        for side, ks in ((a, one), (b, other))
-    ]
-    for tag, a0, a1, b0, b1 in SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_opcodes():
+    """Runs of steps that pair by their keys, and what stands between them."""
+    for tag, a0, a1, b0, b1 in SequenceMatcher(None, one, other, autojunk=False).get_opcodes():
         yield tag == "equal", a[a0:a1], b[b0:b1]
 
 

@@ -312,6 +312,9 @@ class Statements(Iteration):
         value = self.evaluate(node.test)
         if type(value) is not Const:
             self.note_doubt(node, node.test, self.kind(value), value)
+        known = type(value) in (Const, PerLane, Either)
+        if known and self.absolute != ALL and self.decisions.both(self.guard, self.truth(value)) == 0:
+            self.guard = 0  # nobody gets past it on this way
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:
