@@ -16,6 +16,8 @@ PLACES = 300
 TEXTS = 6
 """Lines of one place that are told word for word."""
 WIDTH = 160
+TROUBLE = ("warnings", "traceback")
+"""Modules whose lines are nobody's progress."""
 
 
 class Place:
@@ -41,7 +43,7 @@ class Lines:
     def wrote(self, text: Any, stream: str, frame: Any) -> None:
         """Something was written to a standard stream: a line, a piece of one (print writes it in pieces), or a bar
         that begins by going back to the start of the line."""
-        if type(text) is not str or not text or self.busy:
+        if type(text) is not str or not text or self.busy or frame.f_globals.get("__name__") in TROUBLE:
             return
         self.busy = True
         try:
