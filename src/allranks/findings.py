@@ -6,12 +6,10 @@ every form and language without another run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 - the cache of `check` evaluates annotations
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from typing import Any, Literal
 
 FORMAT = 1
 """Version of the public JSON form of a report."""
