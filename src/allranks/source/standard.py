@@ -146,6 +146,8 @@ class Standard(Contexts):
             return new
         if type(value) is Items:
             return Items(value.type, list(value.items), value.rest)
+        if type(value) is Unknown:
+            return self.derived(("copy", value.key), (value,), label=value.label)
         return Table(dict(value.items), value.rest, value.factory) if type(value) is Table else value
 
     def _act_field(self, c: Call) -> Value:
