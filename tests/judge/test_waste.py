@@ -88,6 +88,15 @@ def test_a_rank_that_others_keep_from_its_processor(ran: int, faults: list[str])
     assert [f.fault for f in seen.found(waste.RULES)] == faults
 
 
+@pytest.mark.parametrize(("ran", "faults"), [(100, []), (180, ["straggler"])])
+def test_a_short_job_in_which_one_rank_works_more(ran: int, faults: list[str]) -> None:
+    seen = timed([3] * 40, step_ms=8)
+    for rank, run in enumerate((100, ran)):
+        rows = [(900 * MILLISECOND, 0, 0), (1_400 * MILLISECOND, run * MILLISECOND, 0)]
+        seen.world.ranks[rank].facts["scheduled"] = rows
+    assert [f.fault for f in seen.found(waste.RULES)] == faults
+
+
 def test_the_line_that_only_the_late_rank_runs() -> None:
     seen = timed([10] * 40)
     for step in range(9):

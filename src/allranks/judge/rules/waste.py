@@ -32,6 +32,8 @@ SHARE = 0.25
 LATE_NS = 1_000_000
 LOST_NS = 150_000_000
 """Less than this, in a step and in all, is noise."""
+WORKED_NS = 50_000_000
+"""And less than this in all where the late rank is seen to do more than the others."""
 
 
 @RULES.finds("needless-barrier")
@@ -198,13 +200,13 @@ def _late(
     share = lost / (last_ns - first_ns)
     if sum(sum(late) for other, late in gaps.items() if other != rank) > OTHERS * lost:
         return None
-    if often < max(STEPS, MOSTLY * len(positions[-2000:])) or share < SHARE or lost < LOST_NS:
+    if often < max(STEPS, MOSTLY * len(positions[-2000:])) or share < SHARE or lost < WORKED_NS:
         return None
     ran = {r: _took(state, 1, first_ns, last_ns) for r, state in case.world.ranks.items()}
     starved = {r: _took(state, 2, first_ns, last_ns) for r, state in case.world.ranks.items()}
     more = ran.pop(rank) - median(ran.values())
     starving = starved.pop(rank) - median(starved.values())
-    if starving * 2 > lost and more * 3 < median(ran.values()):
+    if (starving * 2 > lost or lost < LOST_NS) and more * 3 <= median(ran.values()):
         return None  # others' programs on its processor made it late, not what it does
     return share, rank, gaps[rank]
 
