@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 from . import lore, trace
@@ -84,6 +85,8 @@ _SHAPELESS = frozenset(
 """Attributes of a tensor that do not follow its data."""
 _LONGEST = 200
 """Constants longer than this are not computed."""
+_WIDE = re.compile(r"%[^a-zA-Z%]*(\d{3}|\*)")
+"""A format that may write at length."""
 
 
 class Expressions(State):
@@ -675,10 +678,10 @@ class Expressions(State):
 
 def compute(operate: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """`operate(a, b)` of two constants; `ABSENT` when it fails or grows too long."""
-    if isinstance(a, str | bytes) and isinstance(b, int) and abs(b) > _LONGEST:
-        return ABSENT
-    if isinstance(b, str | bytes) and isinstance(a, int) and abs(a) > _LONGEST:
-        return ABSENT
+    if any(isinstance(v, str | bytes) for v in (a, b)):
+        many = operate is operator.mul and any(isinstance(v, int) and abs(v) > _LONGEST for v in (a, b))
+        if many or (operate is operator.mod and _WIDE.search(str(a))):
+            return ABSENT
     try:
         found = operate(a, b)
     except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, MemoryError):

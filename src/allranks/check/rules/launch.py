@@ -31,6 +31,8 @@ _INITIALISES = re.compile(
     r"|hvd\.|init_rpc|notebook_launcher|setup_(ddp|dist|distributed|process)|ddp_setup|initialize_"
 )
 """What makes a process group, here or in a library."""
+_ADDRESS = re.compile(r"tcp://.*:(\d+)$")
+_LAST_PORT = 65535
 
 
 @finds("process-group-missing")
@@ -323,3 +325,23 @@ def _started_at(event: Event) -> Location:
         ):
             return replace(place, line=call.lineno, column=call.col_offset + 1, end_line=call.end_lineno)
     return place
+
+
+@finds("rendezvous-unreachable")
+def rendezvous_unreachable(program: Program) -> Iterator[Finding]:
+    """A port that cannot be: larger than 65535."""
+    for scene in scenes(program):
+        for event in scene.of("environ", "init"):
+            if event.kind == "environ" and constant(event.args.get("key", NONE)) == "MASTER_PORT":
+                port = constant(event.args.get("value", NONE))
+            else:
+                address = _ADDRESS.match(str(constant(event.args.get("init_method", NONE))))
+                port = address[1] if address is not None else None
+            if isinstance(port, str | int) and str(port).isdecimal() and int(port) > _LAST_PORT:
+                yield found(
+                    "rendezvous-unreachable",
+                    scene.location(event),
+                    say("there is no port {port}: the last one is {last}", port=port, last=_LAST_PORT),
+                    call_path=scene.path(event),
+                    fix=say("choose a free port below {last}, or let torchrun choose one", last=_LAST_PORT),
+                )

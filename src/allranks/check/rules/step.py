@@ -60,7 +60,7 @@ def _parted(program: Program, run: Run, parting: Parting) -> Finding | None:
     if all(e.kind == "backward" for e in made) and isinstance(parting.cause, Branch):
         return None  # told by the rule on gradients
     weak = origin in _WEAK
-    if isinstance(parting.cause, Exit):
+    if isinstance(parting.cause, Exit) and not _in_wrapper(program, parting, made[0]):
         finding = _left(program, parting, made)
     elif isinstance(parting.cause, Branch) and isinstance(parting.site.node, ast.ExceptHandler):
         return None  # what a handler calls belongs to the attempt
@@ -73,6 +73,11 @@ def _parted(program: Program, run: Run, parting: Parting) -> Finding | None:
     if weak or run.alone is not None:
         finding = replace(finding, severity=min(finding.severity, Severity.WARNING, key=lambda s: s.weight))
     return replace(finding, condition=_condition(parting), call_path=_path(made[0]))
+
+
+def _in_wrapper(program: Program, parting: Parting, event: Event) -> bool:
+    """True for an exit of a decorator's wrapper, which then does not call what it wraps."""
+    return any(s.caller is parting.site.caller and _hands_over(program, s) for s in event.site.chain())
 
 
 def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding | None:
