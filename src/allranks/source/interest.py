@@ -179,6 +179,7 @@ class Interest:
                 self._telling.tell(key, *self._owner[key])
             if says & _SAYS or says & (_CHECKS | _RAISES) == (_CHECKS | _RAISES):
                 self._communicating.tell(key, *self._owner[key])
+                self._telling.tell(key, *self._owner[key])
 
     def starts(self, path: Path) -> bool:
         """True for a file that begins a distributed run, itself or through what it calls."""

@@ -159,6 +159,8 @@ class Standard(Contexts):
         catching = any("SystemExit" in c.types for c in self.catchers)
         if catching:
             self.raised("SystemExit", c.node)
+        elif self._in_handler():
+            self.given_up("exit", c.node)
         elif type(self.guard) is int or not self.decisions.for_all(self.guard):
             self.leave("exit", c.node)
         return NONE

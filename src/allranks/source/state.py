@@ -119,6 +119,7 @@ class State:
         self.calls: list[ast.AST] = []
         self.calling: ast.AST | None = None
         self.unused: ast.AST | None = None
+        self.ended: Guard = 0
         self.steps = budget
         self.doubt: Kind | None = None
         self.doubt_origin: Origin | None = None

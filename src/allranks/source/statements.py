@@ -296,11 +296,28 @@ class Statements(Iteration):
                 catcher.raised = self.decisions.either(catcher.raised, self.absolute)
                 self.leave("caught", node)
                 return
-        if not self.frame.rough and self.branch is not None and self._not_finite(self.branch):
+        if self._in_handler():
+            self.given_up("raise", node)
+        elif not self.frame.rough and self.branch is not None and self._not_finite(self.branch):
             self.leave("raise", node)
         else:
             # An error ends the job, loudly: what is looked at is the run that has none.
             self.items.append(trace.Exit("error", self.absolute, self.here(node), self.branch))
+
+    def _in_handler(self) -> bool:
+        """True for what stands in an except clause, under no further condition."""
+        branch = self.branch
+        return (
+            branch is not None
+            and branch.site.caller is self.site
+            and isinstance(branch.site.node, ast.ExceptHandler)
+        )
+
+    def given_up(self, how: str, node: ast.AST) -> None:
+        """The active lanes end in an except clause. What is looked at is the run in which they met no error."""
+        self.items.append(trace.Exit("error", self.absolute, self.here(node), self.branch))
+        self.ended = self.decisions.either(self.ended, self.guard)
+        self.guard = 0
 
     def _not_finite(self, branch: trace.Branch) -> bool:
         """True for a test for a loss that is not finite: one rank goes down for it while the others wait."""
@@ -433,7 +450,10 @@ class Statements(Iteration):
             met = self._met(handler, types)
             through = self.decisions.minus(through, met)
             lanes = self.decisions.either(catcher.raised, self.decisions.both(entry, met))
+            outer_ended, self.ended = self.ended, 0
             attempt.handlers.append(self._handler(handler, types, entry, lanes))
+            through = self.decisions.either(through, self.ended)
+            self.ended = outer_ended
             after_all = self.decisions.either(after_all, self.guard)
             self.branch = branch
         self.guard = self.decisions.either(through, after_all)
