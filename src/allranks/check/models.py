@@ -96,6 +96,8 @@ def _of_key(scene: Scene, key: int, depth: int) -> Part | None:
 
 
 def _member(owner: Part, name: str) -> Part:
+    if name == "_orig_mod":
+        return owner  # what torch.compile wraps
     if name == "module":
         return owner if not owner.wrapped else Part(owner.inner, owner.path, owner.what)
     return Part(owner.inner, (*owner.path, name), owner.what)

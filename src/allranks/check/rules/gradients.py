@@ -129,7 +129,7 @@ def _left_out(scene: Scene, events: list[Event], parts: list[Part]) -> Iterator[
             continue
         fields = trained_fields(scene.program, model.cls)
         frozen = _frozen_fields(scene, model)
-        if fields is None or frozen is None:
+        if fields is None or frozen is None or not {part.path[0] for part in mine} <= fields:
             continue
         missing = sorted(fields - {part.path[0] for part in mine} - frozen)
         event = next(

@@ -137,9 +137,9 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
 
 def _ordered(parting: Parting, made: list[Event]) -> Finding:
     """Both sides make the same calls, in another order."""
-    first = made[0]
-    waiting = parting.waiting
-    if waiting is not None and waiting.site.node is not first.site.node and waiting not in made:
+    made = sorted(made, key=lambda e: (str(e.site.path), e.site.line))
+    first, waiting = made[0], parting.waiting
+    if parting.crossed and waiting is not None:
         return found(
             "hidden-collective" if first.hidden else "collective-order",
             first.site.location(),
@@ -151,12 +151,14 @@ def _ordered(parting: Parting, made: list[Event]) -> Finding:
             related=[waiting.site.location(say("they wait here")), *_of_branch(parting, first.site.location())],
             fix=say("take what communicates out of the part that the ranks run one after the other"),
         )
-    other = next((e for e in made[1:] if e.operation != first.operation), first)
     return found(
         "collective-order",
         first.site.location(),
-        say("the ranks call {one} and {other} in different order", one=_called(first), other=_called(other)),
-        related=[e.site.location(say("and here")) for e in made[1:4]],
+        say("{operation} comes in another order on the other ranks", operation=_called(first)),
+        related=[
+            *(e.site.location(say("and here")) for e in made[1:4]),
+            *_of_branch(parting, first.site.location()),
+        ],
         fix=say("issue the collectives in the same order on all ranks"),
     )
 

@@ -397,6 +397,8 @@ def wrapped_before_device(program: Program) -> Iterator[Finding]:
             wrapper = event.result
             if not isinstance(wrapper, Instance) or wrapper.kind != "ddp":
                 continue
+            if len(list(leaves(given_of(event, "module")))) > 1:
+                continue  # one of several
             model = unwrapped(wrapper)
             moves = [e for e in _moves_of(scene, model) if scene.order(e) < scene.order(event)]
             if _on_meta(scene, event, model) and not any(e.name.endswith("to_empty") for e in moves):
