@@ -46,7 +46,7 @@ class Parting:
     `cause` is the branch, exit or loop that parts them; `kind` how its condition differs between ranks; `made` the
     calls that only some make; `waiting` what the others call instead, if anything; `ranks` those that make them,
     where the rank decides; `worlds` in which it happens; `ordered` is True when both make the same calls in another
-    order.
+    order, `crossed` when all make them, but some where others still wait.
     """
 
     cause: Branch | Exit | Loop
@@ -56,6 +56,7 @@ class Parting:
     ranks: RankSet | None = None
     worlds: set[int] = field(default_factory=set)
     ordered: bool = False
+    crossed: bool = False
     origin: Origin | None = None
 
     @property
@@ -236,7 +237,9 @@ class _Reader:
         if first.item.site.node is last.item.site.node:
             # The part that all go through, some before and some after: it is what communicates there that is wrong.
             made, waiting = list(_events([first])), next(_events(between), None)
-        return self._parting(cause, made, view, absent, waiting, ordered=True)
+        parting = self._parting(cause, made, view, absent, waiting, ordered=True)
+        parting.crossed = True
+        return parting
 
     def _next(self, steps: list[_Step], after: _Step) -> _Step | None:
         """What the other side comes to next, in the order of the program."""
@@ -331,7 +334,7 @@ class _Reader:
         symbol = self.decisions.symbols[differing[0]] if differing else None
         kind = symbol.kind if symbol is not None else Kind.DATA
         origin = symbol.origin if symbol is not None else None
-        return Parting(cause, kind, events, waiting, None, {0, 1, 2}, ordered, origin)
+        return Parting(cause, kind, events, waiting, None, {0, 1, 2}, ordered, False, origin)
 
 
 def _pieces(steps: list[_Step], shared: set[int]) -> list[tuple[list[_Step], _Step | None]]:
