@@ -49,6 +49,7 @@ def render(text: Text | str, language: str = "en") -> str:
         return text if language == "en" or not text else _catalogue(language).gettext(text)
     template = text.template if language == "en" else _catalogue(language).gettext(text.template)
     values = {
-        key: render(value, language) if isinstance(value, Text) else value for key, value in text.values.items()
+        key: render(value, language) if isinstance(value, Text) else value
+        for key, value in text.values.items()
     }
     return fill(template, values)

@@ -148,7 +148,10 @@ def _ordered(parting: Parting, made: list[Event]) -> Finding:
                 operation=first.hidden or _called(first),
                 waiting=_called(waiting),
             ),
-            related=[waiting.site.location(say("they wait here")), *_of_branch(parting, first.site.location())],
+            related=[
+                waiting.site.location(say("they wait here")),
+                *_of_branch(parting, first.site.location()),
+            ],
             fix=say("take what communicates out of the part that the ranks run one after the other"),
         )
     return found(
