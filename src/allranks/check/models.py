@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..source.program import Function, dotted_name
-from ..source.values import Const, Instance, Items, Table, Unknown, Value, Walk
+from ..source.values import Const, Instance, Items, Kind, Table, Unknown, Value, Walk
 from .scene import leaves
 
 if TYPE_CHECKING:
@@ -158,6 +158,11 @@ def parts_of(scene: Scene, value: Value, depth: int = 0) -> Iterator[Part | None
             part = part_of(scene, leaf)
             # An unknown that no method of a model gave may be anything.
             yield None if part is not None and isinstance(part.model, int) and not part.what else part
+
+
+def params_of(event: Event) -> Value:
+    """What an optimizer is given to train; something unknown for one of the program's own that takes it otherwise."""
+    return event.args.get("params", event.args.get("0", Unknown(-1, Kind.UNKNOWN)))
 
 
 def gradient_of(scene: Scene, value: Value) -> Part | None:

@@ -118,6 +118,9 @@ def _order_kept(
             if not _beside(loader, event):
                 return  # of something that is not known: it may be this one
             vain = event
+    heard = {event.site.node for event in scene.of("set_epoch")}
+    if any(node not in heard for node in _set_epochs(epochs)):
+        return  # of one of several samplers
     yield found(
         "epoch-not-set",
         scene.location(vain) if vain is not None else place,
@@ -130,6 +133,15 @@ def _order_kept(
         call_path=scene.path(vain) if vain is not None else (),
         fix=say("call sampler.set_epoch(epoch) at the head of every epoch"),
     )
+
+
+def _set_epochs(loop: Loop) -> list[ast.Call]:
+    """The calls of `set_epoch` in the text of a loop."""
+    return [
+        node
+        for node in ast.walk(loop.site.node)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_epoch"
+    ]
 
 
 def _made_in(scene: Scene, made: Instance, around: tuple[Loop, ...]) -> bool:

@@ -164,10 +164,8 @@ def _never_set(scene: Scene) -> Finding | None:
         if not _current(device, method, source):
             continue
         earlier = [s for s in scene.of("set_device") if scene.order(s) < scene.order(event)]
-        if any(
-            scene.reach(both(s.guard, event.guard)).many >= PER_NODE and not scene.exclusive(s, event)
-            for s in earlier
-        ):
+        reaches = [scene.reach(both(s.guard, event.guard)) for s in earlier if not scene.exclusive(s, event)]
+        if any(reach.many >= PER_NODE or not reach.sure for reach in reaches):
             continue
         place = source if source is not None and _all_ranks(scene, source) else event
         return found(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, say
 from ...source.values import NONE, FunctionValue, Instance
-from ..models import Part, gradient_of, part_of, parts_of, unwrapped
+from ..models import Part, gradient_of, params_of, part_of, parts_of, unwrapped
 from ..scene import Scene, leaves, scenes
 from . import finds, found
 from .layers import held_outside, trained_fields
@@ -34,7 +34,7 @@ def optimizer_mismatch(program: Program) -> Iterator[Finding]:
     """
     for scene in scenes(program):
         events = [e for e in scene.of("optimizer") if isinstance(e.result, Instance)]
-        held = {id(e): list(parts_of(scene, e.args.get("params", NONE))) for e in events}
+        held = {id(e): list(parts_of(scene, params_of(e))) for e in events}
         for event in events:
             parts = held[id(event)]
             if not parts or None in parts:
@@ -45,7 +45,7 @@ def optimizer_mismatch(program: Program) -> Iterator[Finding]:
             p for e in scene.of("add_param_group") for p in parts_of(scene, e.args.get("param_group", NONE))
         ]
         if events and None not in every and None not in added:
-            yield from _left_out(scene, events, [p for p in (*every, *added) if p is not None])
+            yield from _left_out(scene, events, held, [p for p in (*every, *added) if p is not None])
 
 
 def _other_model(scene: Scene, event: Event, parts: list[Part]) -> Iterator[Finding]:
@@ -104,7 +104,7 @@ def _other_model(scene: Scene, event: Event, parts: list[Part]) -> Iterator[Find
 def _covered(scene: Scene, models: set[Instance | int]) -> bool:
     """True when some optimizer holds one of the models."""
     for event in scene.of("optimizer"):
-        for part in parts_of(scene, event.args.get("params", NONE)):
+        for part in parts_of(scene, params_of(event)):
             if part is None or part.inner in models:
                 return True
     return False
@@ -118,7 +118,9 @@ def _parameterless(value: Instance) -> bool:
     )
 
 
-def _left_out(scene: Scene, events: list[Event], parts: list[Part]) -> Iterator[Finding]:
+def _left_out(
+    scene: Scene, events: list[Event], held: dict[int, list[Part | None]], parts: list[Part]
+) -> Iterator[Finding]:
     """Fields of the wrapped model that no optimizer holds, though some hold other fields of it."""
     for wrap in wrappers(scene):
         model = unwrapped(wrap.result) if isinstance(wrap.result, Instance) else None
@@ -133,13 +135,7 @@ def _left_out(scene: Scene, events: list[Event], parts: list[Part]) -> Iterator[
             continue
         missing = sorted(fields - {part.path[0] for part in mine} - frozen)
         event = next(
-            (
-                e
-                for e in events
-                if any(
-                    p is not None and p.inner == model for p in parts_of(scene, e.args.get("params", NONE))
-                )
-            ),
+            (e for e in events if any(p is not None and p.inner == model for p in held[id(e)])),
             None,
         )
         if missing and event is not None:
