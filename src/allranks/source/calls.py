@@ -387,6 +387,7 @@ class Calls(Statements):
         frame = Frame(scope, function.home, function, self.absolute, name=owner + function.name)
         frame.rough = self._is_rough(function, scope)
         frame.unused = node is self.unused
+        frame.doubts = self.doubts
         doubt, self.doubt = self.doubt, self.doubt if frame.rough else None
         self.frame, self.guard = frame, ALL
         if on_yield is not None:
@@ -447,7 +448,7 @@ class Calls(Statements):
         """Fills a class with its methods and fields."""
         frame = self.frame
         scope = Scope(cls.closure)
-        self.frame = Frame(scope, cls.home, frame.function, self.absolute, name=cls.name)
+        self.frame = Frame(scope, cls.home, frame.function, self.absolute, name=cls.name, doubts=self.doubts)
         cls.bases = [self.evaluate(base) for base in cls.node.bases if not isinstance(base, ast.Starred)]
         self.run_block(cls.node.body)
         self.frame = frame
@@ -731,7 +732,7 @@ class Calls(Statements):
         outer = self.frame, self.guard, self.site, self.branch, self.catchers
         scope = Scope()
         scope.names = value.names
-        self.frame, self.guard = Frame(scope, value, None, ALL, name=""), ALL
+        self.frame, self.guard = Frame(scope, value, None, ALL, name="", doubts=self.doubts), ALL
         self.site, self.branch, self.catchers = None, None, []
         self.run_block(tree.body)
         self.frame, guard, self.site, self.branch, self.catchers = outer

@@ -88,6 +88,8 @@ class Frame:
     """True when nobody looks at what it returns."""
     left: Kind | None = None
     """How such conditions differ between ranks under which it, or what called it, may have been left."""
+    doubts: int = 0
+    """How many such conditions stood around the call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +125,8 @@ class State:
         self.steps = budget
         self.doubt: Kind | None = None
         self.doubt_origin: Origin | None = None
+        self.doubts = 0
+        """How many unknown conditions stand around, those around callers too."""
         self.keys_set: dict[tuple[int, Any], Table] = {}
         self.blind: dict[str, int] = {}
         self.cut: set[int] = set()
@@ -450,7 +454,7 @@ class State:
         """Binds a name of the function that runs, on the active lanes."""
         if type(value) is Unknown and not value.label:
             value.label = name
-        if self.doubt is not None:
+        if self.unsure:
             names[name] = self.doubtful(names.get(name, ABSENT), value)
         elif self.guard == ALL or name not in names:
             names[name] = value
@@ -510,10 +514,17 @@ class State:
         outer = self.doubt, self.doubt_origin
         if self.doubt is None or kind > self.doubt:
             self.doubt, self.doubt_origin = kind, origin
+        self.doubts += 1
         try:
             yield
         finally:
+            self.doubts -= 1
             self.doubt, self.doubt_origin = outer
+
+    @property
+    def unsure(self) -> bool:
+        """True under an unknown condition of the function that runs itself."""
+        return self.doubts > self.frame.doubts
 
     # Records
 
@@ -536,7 +547,7 @@ class State:
     def leave(self, how: str, node: ast.AST) -> None:
         """Records that the active lanes leave at `node`; what follows runs without them."""
         self.items.append(trace.Exit(how, self.absolute, self.here(node), self.branch))
-        if self.doubt is None:
+        if self.doubt is None or (how in ("break", "continue") and not self.unsure):
             self.guard = 0
         else:
             self.frame.left = worse(self.frame.left, self.doubt)

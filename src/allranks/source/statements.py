@@ -238,7 +238,7 @@ class Statements(Iteration):
         frame = self.frame
         if self.guard == 0:
             return
-        if self.doubt is not None:
+        if self.unsure:
             frame.maybe.append(self.doubtful(ABSENT, value))
             frame.left = worse(frame.left, self.doubt)
             return
@@ -263,13 +263,13 @@ class Statements(Iteration):
         self.guard = 0
 
     def _break(self, node: ast.Break) -> None:
-        if self.frame.loops and self.doubt is None:
+        if self.frame.loops and not self.unsure:
             state = self.frame.loops[-1]
             state.broke = self.decisions.either(state.broke, self.guard)
         self.leave("break", node)
 
     def _continue(self, node: ast.Continue) -> None:
-        if self.frame.loops and self.doubt is None:
+        if self.frame.loops and not self.unsure:
             state = self.frame.loops[-1]
             state.continued = self.decisions.either(state.continued, self.guard)
         self.leave("continue", node)
