@@ -247,12 +247,16 @@ class Scene:
 
     def _arms(self, site: Site) -> Iterator[tuple[object, str, bool]]:
         """(function, test, whether it is the arm for when the test fails) of the tests around a call."""
-        function = self.program.function_at(site.path, site.line)
         for e in enclosing(self.program, site.path, site.line):
             if e.kind in ("if", "elif", "else"):
-                yield function.node if function is not None else site.path, e.test, e.kind == "else"
+                yield self.function(site), e.test, e.kind == "else"
 
     # Places
+
+    def function(self, site: Site) -> object:
+        """What stands for the function around a call; at module level, for the module."""
+        function = self.program.function_at(site.path, site.line)
+        return function.node if function is not None else site.path
 
     def location(self, event: Event, role: Text | None = None) -> Location:
         """The place of an event."""

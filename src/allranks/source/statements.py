@@ -48,6 +48,12 @@ _TOLD = frozenset(("requires_grad", "grad", "module", "require_backward_grad_syn
 """Attributes whose assignments are recorded, beside those that hold a model."""
 
 
+def _is_flag(node: ast.expr) -> bool:
+    """True for a name or attribute, or the opposite of one."""
+    inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else node
+    return isinstance(inner, ast.Name | ast.Attribute)
+
+
 class Statements(Iteration):
     """Runs statements."""
 
@@ -329,9 +335,14 @@ class Statements(Iteration):
         value = self.evaluate(node.test)
         if type(value) is not Const:
             self.note_doubt(node, node.test, self.kind(value), value)
-        known = type(value) in (Const, PerLane, Either)
-        if known and self.absolute != ALL and self.decisions.both(self.guard, self.truth(value)) == 0:
+        if type(value) not in (Const, PerLane, Either) and not _is_flag(node.test):
+            return
+        holds = self.truth(value)
+        past = self.decisions.both(self.guard, holds)
+        if past == 0 and self.absolute != ALL:
             self.guard = 0  # nobody gets past it on this way
+        elif type(holds) is not int and self.decisions.for_all(holds) and not self.frame.rough:
+            self.guard = past
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:

@@ -187,14 +187,34 @@ def _inner_use(scene: Scene, backward: Event) -> tuple[Location, tuple[Location,
     for event in reversed(scene.inside(loop, "forward", "model_call")):
         if scene.order(event) > order or "no_grad" in event.within or scene.exclusive(event, backward):
             continue
+        if _called(event).startswith("self.") and event.kind == "model_call":
+            continue  # the model calls itself
         for leaf in leaves(event.receiver):
             model = leaf.key if isinstance(leaf, Unknown) else leaf
             wrap = inner.get(model) if isinstance(model, int | Instance) else None
             if wrap is not None and scene.order(wrap) < order:
+                if (scene.function(event.site), _called(event)) in _bound_to(scene, wrap):
+                    return None  # it may be the wrapper all the same: one of several values of the name
                 return scene.location(event), scene.path(event)
             if isinstance(leaf, Instance) and leaf.kind in WRAPPED:
                 return None  # the loss comes through a wrapper after all
     return None
+
+
+def _called(event: Event) -> str:
+    """What the text calls."""
+    node = event.site.node
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+
+def _bound_to(scene: Scene, event: Event) -> set[tuple[object, str]]:
+    """(function, name) of what the result of a call is bound to, there or in what called it."""
+    names: set[tuple[object, str]] = set()
+    for site in event.site.chain():
+        statement = scene.program.module(site.path).source.statement_at(site.line)
+        if isinstance(statement, ast.Assign):
+            names.update((scene.function(site), ast.unparse(target)) for target in statement.targets)
+    return names
 
 
 @finds("changed-after-wrap")
