@@ -65,7 +65,9 @@ def _batch_size(scene: Scene, wrapper: Instance) -> int | None:
             if given(loader, "batch_sampler") is not NONE:
                 return None
             value = given(loader, "batch_size")
-            return 1 if value is NONE else number(scene, value)
+            if value is NONE:
+                return 1 if loader.cls is None and "batch_size" not in loader.fields else None
+            return number(scene, value)
     return None
 
 

@@ -110,17 +110,18 @@ def _order_kept(
         return
     told.add(sampler)
     vain: Event | None = None
+    alternatives = {sampler, *samplers_of(loader)}
     for event in scene.of("set_epoch"):
         receivers = list(leaves(event.receiver))
-        if sampler in receivers and epochs in scene.loops(event):
+        if epochs in scene.loops(event) and any(r in alternatives for r in receivers):
             return
         if not all(isinstance(r, Instance) for r in receivers):
             if not _beside(loader, event):
                 return  # of something that is not known: it may be this one
             vain = event
     heard = {event.site.node for event in scene.of("set_epoch")}
-    if any(node not in heard for node in _set_epochs(epochs)):
-        return  # of one of several samplers
+    if any(node not in heard for node in _set_epochs(scene)):
+        return  # of one of several samplers, or under a condition that was not followed
     yield found(
         "epoch-not-set",
         scene.location(vain) if vain is not None else place,
@@ -135,13 +136,21 @@ def _order_kept(
     )
 
 
-def _set_epochs(loop: Loop) -> list[ast.Call]:
-    """The calls of `set_epoch` in the text of a loop."""
-    return [
-        node
-        for node in ast.walk(loop.site.node)
-        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_epoch"
-    ]
+def _set_epochs(scene: Scene) -> Iterator[ast.Call]:
+    """The calls of `set_epoch` in functions that the run comes through."""
+    for path in scene.program.closure(scene.run.entry.path):
+        open_nodes: list[ast.AST] = []
+        if "set_epoch(" in scene.program.text(path):
+            open_nodes.append(scene.program.module(path).tree or ast.Module([], []))
+        while open_nodes:
+            node = open_nodes.pop()
+            if isinstance(node, ast.FunctionDef) and (
+                node not in scene.run.reached or node.name == "set_epoch"
+            ):
+                continue
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_epoch":
+                yield node
+            open_nodes.extend(ast.iter_child_nodes(node))
 
 
 def _made_in(scene: Scene, made: Instance, around: tuple[Loop, ...]) -> bool:

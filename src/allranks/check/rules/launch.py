@@ -195,12 +195,20 @@ def local_rank_argument(program: Program) -> Iterator[Finding]:
         spelled: dict[str, Event] = {}
         for event in scene.of("add_argument"):
             for value in event.extra.get("args", ()):
-                if constant(value) in ("--local_rank", "--local-rank"):
+                if constant(value) in ("--local_rank", "--local-rank") and not _by_version(scene, event):
                     spelled[str(constant(value))] = event
         if len(spelled) != 1:
             continue
         name, event = next(iter(spelled.items()))
         yield from _misspelled(scene, name, event)
+
+
+def _by_version(scene: Scene, event: Event) -> bool:
+    """True under a test on a version: the program knows that spellings differ."""
+    around = enclosing(scene.program, event.site.path, event.site.line)
+    return any(
+        e.kind in ("if", "elif", "else") and re.search("version", e.test, re.IGNORECASE) for e in around
+    )
 
 
 def _misspelled(scene: Scene, name: str, event: Event) -> Iterator[Finding]:
