@@ -66,7 +66,8 @@ def _outside(module: Module, cls: ast.ClassDef) -> Iterator[tuple[Location, str,
         if name is None or value is None or name not in used or name in registered:
             continue
         what = _what(module, value)
-        if what is not None and not _FROZEN.search(ast.unparse(value)):
+        frozen = re.search(rf"self\.{name}\b[^\n]*requires_grad_?\(?\s*=?\s*\(?False", ast.unparse(cls))
+        if what is not None and not frozen and not _FROZEN.search(ast.unparse(value)):
             yield _place(module, cls, init, node), name, what
     yield from _appended(module, cls, init, used - registered)
 

@@ -372,6 +372,8 @@ def _really_moves(scene: Scene, event: Event, model: Instance | int) -> bool:
     target = _target(event)
     if target == "to_empty":
         return False  # the model was on the meta device: wrapped-before-device
+    if any(isinstance(v, Unknown) and v.label == "dtype" for v in event.extra.get("args", ())):
+        return False  # to the type of something else, which may be its own
     if target == "float":
         return any(_target(e) in ("half", "double", "bfloat16") for e in before)
     for earlier in reversed(before):
