@@ -9,9 +9,9 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from . import lore, trace
+from .conditions import Conditions
 from .decisions import Guard, origin_of, symbols_of
 from .lanes import ALL, LANES
-from .state import SIZE_NAME, State
 from .values import (
     ABSENT,
     FALSE,
@@ -83,13 +83,18 @@ _SHAPELESS = frozenset(
     )
 )
 """Attributes of a tensor that do not follow its data."""
+SIZE_NAME = re.compile(
+    r"(?i)^_?(world_?size|n_?gpus?|ngpus\w*|num_?gpus?|gpu_?nums?|num_?processes|n_?procs|nprocs?|num_replicas"
+    r"|dist_world_size|distributed_world_size|num_tasks|dp_size|dp_world_size)$"
+)
+"""An unknown of such a name is taken as more than 1."""
 _LONGEST = 200
 """Constants longer than this are not computed."""
 _WIDE = re.compile(r"%[^a-zA-Z%]*(\d{3}|\*)")
 """A format that may write at length."""
 
 
-class Expressions(State):
+class Expressions(Conditions):
     """Evaluates expressions."""
 
     def evaluate(self, node: ast.expr) -> Value:
