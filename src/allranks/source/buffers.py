@@ -19,7 +19,7 @@ from .values import (
 )
 
 if TYPE_CHECKING:
-    from .calls import Calls
+    from .objects import Objects
 
 NO, PERHAPS, YES = 0, 1, 2
 _BUFFERED = re.compile(r"BatchNorm|SyncBN\b|InstanceNorm|SpectralNorm")
@@ -29,7 +29,7 @@ _WITHOUT = re.compile(
 _CONTAINERS = re.compile(r"torch\.nn\.(Sequential|ModuleList|ModuleDict)$")
 
 
-def buffers(machine: Calls, value: Value, depth: int = 0) -> int:
+def buffers(machine: Objects, value: Value, depth: int = 0) -> int:
     """NO, PERHAPS or YES for a model."""
     if depth > 6:
         return PERHAPS
@@ -76,7 +76,7 @@ def _of_name(name: str) -> int:
     return PERHAPS
 
 
-def of_class(machine: Calls, cls: ClassValue, depth: int = 0) -> int:
+def of_class(machine: Objects, cls: ClassValue, depth: int = 0) -> int:
     """The same for a model class of the program: what its text registers, and the classes that it names."""
     known: dict[ast.ClassDef, int] = machine.program.kept.setdefault("buffers", {})
     if cls.node not in known:
@@ -94,7 +94,7 @@ def of_class(machine: Calls, cls: ClassValue, depth: int = 0) -> int:
 class _Reader:
     """Reads the text of one class. What stands under a condition counts as PERHAPS."""
 
-    def __init__(self, machine: Calls, cls: ClassValue, depth: int) -> None:
+    def __init__(self, machine: Objects, cls: ClassValue, depth: int) -> None:
         self.machine = machine
         self.cls = cls
         self.depth = depth

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from . import lore, trace
-from .calls import Calls
 from .lanes import ALL, LOCAL_ZERO, RANK_ZERO
+from .objects import Objects
 from .values import (
     NONE,
     ClassValue,
@@ -28,7 +28,7 @@ _TAGS = frozenset(("no_grad", "no_sync", "autocast", "join", "accumulate"))
 """Contexts that change what is done inside; events remember them."""
 
 
-class Contexts(Calls):
+class Contexts(Objects):
     """Runs with statements over objects."""
 
     def enter_object(
