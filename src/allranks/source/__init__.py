@@ -10,5 +10,14 @@ What other rooms use:
 
 How it works: an entry script is followed abstractly on all ranks of three small worlds at once (`lanes`),
 with constants, objects and unknowns as values (`values`) and sets of active lanes that depend on unknown
-conditions (`decisions`).
+conditions (`decisions`). What follows it is one object of many layers, each a file, each on the ones above it here:
+
+    state        frames, heap, what is recorded        calls        functions, decorators, generators
+    conditions   on which lanes something is true      objects      classes, instances, attributes
+    operators    arithmetic, comparisons, and/or       contexts     `with` over objects
+    expressions  names, attributes, subscripts         standard     the standard library, builtins
+    iteration    loops, comprehensions                 containers   lists, tables, their methods
+    assignment   targets                               libraries    torch and its kin, by `lore`
+    modules      imports                               machine      runs an entry, or one function
+    statements   branches, attempts, leaving
 """

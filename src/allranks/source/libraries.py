@@ -8,9 +8,10 @@ from typing import Any
 
 from . import lore, trace
 from .buffers import NO, buffers
+from .containers import Containers
 from .decisions import Guard, options
 from .lanes import ALL, LOCAL_ZERO, RANK_ZERO
-from .standard import Call, Standard
+from .standard import Call
 from .values import (
     FALSE,
     NONE,
@@ -38,7 +39,7 @@ _PARTS = frozenset(("parameters", "named_parameters", "state_dict", "modules", "
 _WRAPPED = ("ddp", "fsdp", "ds_engine", "dp")
 
 
-class Libraries(Standard):
+class Libraries(Containers):
     """What calls of libraries do."""
 
     # Dispatch
