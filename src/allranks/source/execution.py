@@ -29,6 +29,8 @@ def runs(program: Program) -> list[Run]:
 
 _ON_RANK = re.compile(r"rank|is_main|is_master|main_process|master_process|is_primary|is_chief")
 _MOST_ALONE = 200
+ALONE = 20_000
+"""Statements that are followed for one function alone."""
 
 
 def alone(program: Program) -> list[Run]:
@@ -57,7 +59,9 @@ def run_alone(program: Program, function: Function) -> Run:
     """One function, followed with unknown arguments."""
     alone: dict[object, Run] = program.kept.setdefault("alone", {})
     if function.node not in alone:
-        alone[function.node] = Machine(program, program.interest).run_alone(function)
+        if "machine" not in program.kept:
+            program.kept["machine"] = Machine(program, program.interest, ALONE)
+        alone[function.node] = program.kept["machine"].run_alone(function)
     return alone[function.node]
 
 

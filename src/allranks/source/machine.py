@@ -16,7 +16,7 @@ from .values import ClassValue, FunctionValue, Instance, LocalModule, Scope, Val
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from . import trace
@@ -55,6 +55,7 @@ class Machine(Libraries):
 
     def __init__(self, program: Program, interest: Interest, budget: int = BUDGET) -> None:
         super().__init__(program, budget)
+        self.budget = budget
         self.interest = interest
 
     def matters(self, function: FunctionValue) -> bool:
@@ -97,25 +98,46 @@ class Machine(Libraries):
         self.interest.add(closure)
         self.launch = entry.launch
         self.expects_group = any("init_process_group(" in self.program.text(p) for p in closure)
-        with deep_recursion():
-            self.run_module(module, "__main__")
+        self._follow(lambda: self.run_module(module, "__main__"))
         return self.finished(entry.module, None)
 
     def run_alone(self, function: Function) -> Run:
-        """Follows one function with unknown arguments, after the top level of its module."""
+        """Follows one function with unknown arguments, after the top level of its module. One machine can follow
+        many functions so: modules are run once, and their names are as before for the next function."""
         self.interest.add([function.module.path])
-        self.initialised = ALL
-        module = LocalModule(function.module)
-        self.modules[function.module.path] = module
-        with deep_recursion():
-            self.run_module(module)
-            self.items = []
-            value = self._found(module, function)
-            if value is not None:
-                self._call_alone(module, *value)
+        self._rest()
+        self._follow(lambda: self.import_module(function.module.path))
+        module = self.modules[function.module.path]
+        before = [(m.names, dict(m.names)) for m in self.modules.values()]
+        self._rest()
+        self._follow(lambda: self._call_alone(module, *self._found(module, function)))
+        for names, kept in before:
+            names.clear()
+            names.update(kept)
         return self.finished(function.module, function)
 
-    def _found(self, module: LocalModule, function: Function) -> tuple[FunctionValue, Value | None] | None:
+    def _follow(self, run: Callable[[], object]) -> None:
+        """Runs a program, or a part of one. An error in here ends this run and no other."""
+        items = self.items
+        try:
+            with deep_recursion():
+                run()
+        except Exception:  # whatever a program makes this stumble over, the report is worth more
+            self.missed("failure")
+        self.items = items
+
+    def _rest(self) -> None:
+        """As before anything ran, but for the modules and what is known of objects."""
+        self.items, self.tests, self.reached, self.blind, self.early = [], {}, set(), {}, []
+        self.frame = Frame(Scope(), LocalModule(self.program.module(self.program.root)), None, ALL)
+        self.guard, self.initialised = ALL, ALL
+        self.site, self.branch, self.within = None, None, ()
+        self.catchers, self.calls, self.calling, self.unused, self.ended = [], [], None, None, 0
+        self.doubt, self.doubt_origin, self.doubts = None, None, 0
+        self.pending = {}
+        self.steps = self.budget
+
+    def _found(self, module: LocalModule, function: Function) -> tuple[FunctionValue, Value | None]:
         """A function of a module, with the object to call it on."""
         parts = function.name.split(".")
         found = module.names.get(parts[0])

@@ -81,11 +81,25 @@ def epoch_not_set(program: Program) -> Iterator[Finding]:
                     scene, loader, loop.site.location(), scene.loops(loop), loop.guard, told
                 )
         for event in scene.of("iter"):
+            if not _goes_to_training(scene, event):
+                continue
             for value in event.extra.get("args", ()):
                 for loader in loaders_of(value):
                     yield from _order_kept(
                         scene, loader, scene.location(event), scene.loops(event), event.guard, told
                     )
+
+
+def _goes_to_training(scene: Scene, event: Event) -> bool:
+    """True when the innermost function around an `iter` that loops at all trains in a loop."""
+    calls = [site.node for site in event.site.chain()]
+    deepest, trains = -1, False
+    for loop in scene.all_loops:
+        outer = [site.node for site in loop.site.chain()[:-1]]
+        if outer == calls[: len(outer)] and len(outer) >= deepest:
+            trains = bool(scene.inside(loop, "backward")) or (trains and len(outer) == deepest)
+            deepest = len(outer)
+    return trains
 
 
 def _order_kept(

@@ -440,8 +440,8 @@ def _shown_by_all(scene: Scene, event: Event) -> bool:
 
 def _trains(scene: Scene, event: Event) -> bool:
     """True for an event in the loop over epochs or steps, or at the head of one."""
-    loops = scene.loops(event)
-    around = loops[0] if loops else None
+    child = scene.child(event.site)
+    around = next((loop for loop in scene.loops(event) if scene.child(loop.site) or not child), None)
     if around is not None:
         return bool(scene.inside(around, "backward", "step"))
     nodes = {node for loop in scene.training_loops for node in ast.walk(loop.site.node)}
