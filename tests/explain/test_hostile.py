@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from allranks.explain.engine import _report
 from allranks.explain.logs import plain
 from allranks.explain.match import Story, read
+from allranks.explain.stories import report_on
 from allranks.explain.streams import BLOCK, Stream
 from allranks.findings import fill
 from allranks.judge.signatures import match, signatures
@@ -43,7 +43,7 @@ class Bytes(Stream):
 def told(data: bytes) -> Report:
     story = Story()
     read(Bytes(data), story)
-    return _report(story)
+    return report_on(story)
 
 
 LOST = trace(

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..findings import BlindSpot, Report, say
-from .kinds import Found, error_text, sort_out
-from .logs import origins_of_files
-from .match import Story, read
-from .ranks import ranks_of
-from .stacks import read_stacks
-from .streams import Stream
-from .verdict import findings
+from .kinds import sort_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,9 +18,12 @@ def explain(paths: Sequence[Path | str], *, progress: Callable[[int, int], None]
     why the job died. `progress` is called with the number of files read and of all. Raises AllranksError when a
     path cannot be read."""
     found = sort_out(map(Path, paths))
-    report = (
-        _of_logs(found, progress) if found.logs or found.errors or found.stacks or not found.dumps else None
-    )
+    report: Report | None = None
+    # Reading logs and reading dumps share little: each is imported only for what is there.
+    if found.logs or found.errors or found.stacks or not found.dumps:
+        from .stories import explain_logs
+
+        report = explain_logs(found, progress)
     if found.dumps:
         from .dumps import explain_dumps
 
@@ -38,62 +35,6 @@ def explain(paths: Sequence[Path | str], *, progress: Callable[[int, int], None]
             BlindSpot("not-text", say("{path} holds no text, and nothing else known here", path=path))
         )
     return report
-
-
-def _of_logs(found: Found, progress: Callable[[int, int], None] | None) -> Report:
-    story = Story()
-    total = len(found.logs) + len(found.errors) + len(found.stacks)
-    origins = origins_of_files(map(str, [*found.logs, *found.errors, *found.stacks]))
-    for done, path in enumerate(found.logs, 1):
-        read(Stream(None if str(path) == "-" else path), story, origins[str(path)])
-        if progress is not None:
-            progress(done, total)
-    for path in found.errors:
-        text, time = error_text(path)
-        if text:
-            read(Stream(path, text), story, origins[str(path)], time)
-    for path in found.stacks:
-        read_stacks(path, story, origins[str(path)])
-    if progress is not None:
-        progress(total, total)
-    return _report(story)
-
-
-def _report(story: Story) -> Report:
-    report = Report("explain", findings=findings(story))
-    report.world = {"size": story.launch.size, "ranks": _ranks(story)}
-    report.statistics = {"files": len(story.files), "lines": story.lines, "bytes": story.size}
-    for name in story.cut:
-        sentence = say("{path} is damaged or cut off; the rest was not read", path=name)
-        report.blind_spots.append(BlindSpot("log-cut", sentence))
-    if story.skipped:
-        sentence = say(
-            "there was more of failures than fits in memory: the first and the last of it was read"
-        )
-        report.blind_spots.append(BlindSpot("log-skipped", sentence))
-    return report
-
-
-def _ranks(story: Story) -> list[dict[str, object]]:
-    """How each rank ended, as far as the logs tell."""
-    ends: dict[int, dict[str, object]] = {}
-    for incident in story.of("cause", "victim", "stopped"):
-        for rank in ranks_of(incident, story.launch):
-            where = f"{incident.frame.path}:{incident.frame.line}" if incident.frame else ""
-            ends.setdefault(
-                rank,
-                {
-                    "rank": rank,
-                    "state": "exited",
-                    "where": where,
-                    "call": incident.call,
-                    "role": incident.role,
-                },
-            )
-    for one in story.launch.exits:
-        if one.rank is not None:
-            ends.setdefault(one.rank, {"rank": one.rank, "state": "exited"})["status"] = one.status
-    return [ends[rank] for rank in sorted(ends)]
 
 
 def _joined(logs: Report, dumps: Report) -> Report:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ..findings import Text, say
 from . import waits
-from .narrow import narrow, narrow_apart
 from .ranks import named, ranks_of
 from .telling import Verdict, brief, findings_of, follows, note
 
@@ -276,11 +275,16 @@ def _by_wait(waiting: waits.Waiting, story: Story) -> Verdict:
 
 def _narrow(verdict: Verdict) -> None:
     """Looks for the statement at fault in source that lies here."""
+    if verdict.fault not in ("slow-rank", "early-exit", "collective-order"):
+        return
+    # It brings the source analysis: a quarter of a second, which most logs do without.
+    from .narrow import narrow, narrow_apart
+
     folder = Path.cwd()
-    if verdict.fault in ("slow-rank", "early-exit"):
+    if verdict.fault != "collective-order":
         ended = verdict.fault == "early-exit"
         verdict.narrowed = narrow(verdict.incidents, verdict.ranks, ended=ended, folder=folder)
-    elif verdict.fault == "collective-order":
+    else:
         apart = {incident.frame: incident for incident in verdict.incidents if incident.error is not None}
         if len(apart) > 1:
             one, other = list(apart.values())[:2]
