@@ -85,6 +85,23 @@ def rank() -> Rank:
     return Rank(World(size=3))
 
 
+def test_records_keep_their_order_while_a_description_is_on_its_way(rank: Rank) -> None:
+    first = rank.call("allreduce")
+    for number, position in ((9, 1), (1, 2)):  # a kind that nobody has described yet, then a known one
+        rank.serial += 1
+        at = rank.serial % wire.SLOTS * wire.RECORD.size
+        wire.RECORD.pack_into(rank.map, at, 200, position, number, 2, wire.ISSUED, wire.CALL, rank.serial)
+    rank.guest.read()
+    assert (rank.guest.histories["0"].start, len(rank.guest.histories["0"].kinds), first) == (0, 1, 1)
+    rank.guest.heard(("kind", 9, "barrier", None, None, None, None, None, None, None, 1, ""))
+    rank.guest.read()
+    history = rank.guest.histories["0"]
+    assert (history.start, [rank.world.kinds[k].signature.op for k in history.kinds]) == (
+        0,
+        ["allreduce", "barrier", "allreduce"],
+    )
+
+
 def test_a_collective_waits_for_every_other_member(rank: Rank) -> None:
     rank.call("allreduce", state=wire.DONE)
     serial = rank.call("allreduce")

@@ -67,18 +67,27 @@ class Case:
         ranks = self.dead.cycle()
         if len(ranks) < 2:
             return None
-        lines = []
-        for waiter, peer in itertools.pairwise(ranks):
-            state = self.world.ranks[waiter]
-            kind = self.world.kind(state.wait.call) if state.wait is not None else None
-            inside = (
-                describe(kind)
-                if kind is not None
-                else (state.wait.detail or state.wait.kind if state.wait else "?")
-            )
-            gone = " (gone)" if peer in self.dead.gone else ""
-            lines.append(f"rank {waiter} in {inside} -> rank {peer}{gone}")
+        lines = [self._waits((waiter,), peer) for waiter, peer in itertools.pairwise(ranks)]
+        outside: dict[tuple[str, int], list[int]] = {}
+        told = set(ranks)
+        for edge in self.dead.edges:
+            if edge.peer in ranks and edge.waiter not in told:
+                told.add(edge.waiter)
+                outside.setdefault((self._inside(edge.waiter), edge.peer), []).append(edge.waiter)
+        lines += [self._waits(tuple(waiters), peer) for (_, peer), waiters in outside.items()]
         return Evidence("cycle", say("who waits for whom"), tuple(lines), tuple(dict.fromkeys(ranks)))
+
+    def _waits(self, waiters: tuple[int, ...], peer: int) -> str:
+        gone = " (gone)" if peer in self.dead.gone else ""
+        return f"{ranks_text(waiters)} in {self._inside(waiters[0])} -> rank {peer}{gone}"
+
+    def _inside(self, rank: int) -> str:
+        """What a blocked rank waits in."""
+        wait = self.world.ranks[rank].wait
+        if wait is None:
+            return "?"
+        kind = self.world.kind(wait.call)
+        return describe(kind) if kind is not None else wait.detail or wait.kind
 
     def calls(self, rank: int, count: int = 5) -> Evidence | None:
         """The last calls of one rank before the deviation."""

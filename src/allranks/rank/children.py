@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
+
+from . import wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +39,22 @@ def wrap_popen_fork(guest: Any, popen_fork: Any) -> None:
         return result
 
     popen_fork.Popen.poll = poll
+
+
+def wrap_agent(guest: Any, api: Any) -> None:
+    """torchrun's agent: when the host ends a dead job, the agent ends its workers as ever, but what it would print
+    about that (its own traceback) would stand around the verdict, and is no news."""
+    original = api._terminate_process_handler
+    ended = os.path.join(os.path.dirname(guest.address), wire.ENDED)
+
+    @functools.wraps(original)
+    def _terminate_process_handler(*args: Any) -> Any:
+        if os.path.exists(ended):
+            sys.excepthook = lambda *args: None
+            sys.modules["logging"].disable()
+        return original(*args)
+
+    api._terminate_process_handler = _terminate_process_handler
 
 
 def wrap_signals(guest: Any, os: Any) -> None:

@@ -77,17 +77,38 @@ class Failures:
         def excepthook(kind: Any, value: Any, traceback: Any) -> Any:
             if value is not None:
                 self.tell(value, "uncaught")
+                _hide_guest(value)
             return previous(kind, value, traceback)
 
         def thread_hook(args: Any) -> Any:
             if args.exc_value is not None:
                 self.tell(args.exc_value, "thread")
+                _hide_guest(args.exc_value)
             return threads(args)
 
         sys.excepthook = excepthook
         threading.excepthook = thread_hook
         sys.exit = _leaving(self.guest, "sys.exit", sys.exit)
         os._exit = _leaving(self.guest, "os._exit", os._exit)
+
+
+def _hide_guest(error: BaseException) -> None:
+    """Takes the frames of the guest out of the tracebacks that the user is about to read."""
+    seen: set[int] = set()
+    todo: list[Any] = [error]
+    while todo:
+        one = todo.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        todo += [one.__cause__, one.__context__]
+        traceback = one.__traceback__
+        while traceback is not None:
+            following = traceback.tb_next
+            while following is not None and stack.describe(following.tb_frame.f_code).owner == stack.GUEST:
+                following = following.tb_next
+            traceback.tb_next = following
+            traceback = following
 
 
 def _leaving(guest: Any, how: str, function: Any) -> Any:

@@ -78,6 +78,7 @@ def install(guest: Any) -> None:
         "traceback": lambda module: failure.wrap_traceback(failures, module),
         "argparse": lambda module: failure.wrap_argparse(failures, module),
         "subprocess": lambda module: children.wrap_subprocess(guest, module),
+        "torch.distributed.elastic.multiprocessing.api": lambda module: children.wrap_agent(guest, module),
         "multiprocessing.popen_fork": lambda module: children.wrap_popen_fork(guest, module),
     }
     hooks = {name: _guarded(guest, function) for name, function in wanted.items()}

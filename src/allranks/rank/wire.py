@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+ENDED = "ended"
+"""A file of this name beside the socket says that the host ends the job."""
+
 PROTOCOL = 1
 """Both sides say it in the hello; a host ignores guests that speak another."""
 

@@ -12,7 +12,7 @@ from ..faults import catalogue
 from ..findings import Evidence, Finding, Location, Report, say
 from ..messages import render
 from .code import Sources
-from .text import STYLES, spot
+from .text import SEVERITY, STYLES, headline, spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,12 +37,14 @@ def show_run(
     """Prints the verdict of `allranks run`, the first loud finding as the headline and the rest in a line each.
 
     `verbose` adds the evidence of every finding (the stacks, the last calls). Prints nothing but blind spots
-    when nothing loud was found.
+    when nothing loud was found, and where the ranks stood when the job was interrupted.
     """
     speak = _Speaker(out, language, sources or Sources())
     loud = report.loud
     if loud:
         speak.verdict(loud[0], report, verbose)
+    elif report.statistics.get("interrupted"):
+        speak.interrupted(report)
     for finding in [*loud[1:], *(f for f in report.findings if not f.severity.loud)]:
         speak.brief(finding)
     for blind in report.blind_spots:
@@ -82,12 +84,15 @@ class _Speaker:
         title = catalogue()[finding.fault].title(self.language)
         style = STYLES[finding.severity]
         self.out.print()
-        self.out.print(Line.assemble(("allranks: ", "bold"), (finding.fault, style), (f"  {title}", "bold")))
+        severity = render(SEVERITY[finding.severity], self.language)
+        self.out.print(
+            Line.assemble(("allranks: ", "bold"), (severity, style), (f" [{finding.fault}] {title}", "bold"))
+        )
         self.out.print(Line(render(finding.message, self.language)))
         self.out.print()
         for line in self.code(finding):
             self.out.print(line)
-        self.table(finding, report)
+        self.table(finding.ranks, report)
         self.proof(finding, report)
         if verbose:
             for item in finding.evidence:
@@ -140,19 +145,30 @@ class _Speaker:
             yield line
         yield Line()
 
-    def table(self, finding: Finding, report: Report) -> None:
+    def interrupted(self, report: Report) -> None:
+        """Where the ranks were when somebody lost patience."""
+        if report.world.get("ranks"):
+            self.out.print()
+            self.out.print(
+                Line.assemble(
+                    ("allranks: ", "bold"), self.say("interrupted; nothing is proved. The ranks stood here:")
+                )
+            )
+            self.table((), report)
+
+    def table(self, at_fault: tuple[int, ...], report: Report) -> None:
         """The ranks: who is where. Of many ranks, those at fault and some of the others."""
         rows: list[dict[str, Any]] = list(report.world.get("ranks", ()))
         if not rows:
             return
-        rows.sort(key=lambda row: (row["rank"] not in finding.ranks, row["rank"]))
+        rows.sort(key=lambda row: (row["rank"] not in at_fault, row["rank"]))
         left_out = len(rows) - _TABLE_RANKS
         shown = sorted(rows[:_TABLE_RANKS], key=lambda row: row["rank"])
         table = Table(box=None, pad_edge=False, header_style="dim")
         for header in (say("rank"), say("state"), say("where"), say("in"), say("calls")):
             table.add_column(render(header, self.language), overflow="fold")
         for row in shown:
-            style = "bold red" if row["rank"] in finding.ranks else ""
+            style = "bold red" if row["rank"] in at_fault else ""
             table.add_row(
                 str(row["rank"]), self._state(row), _where(row), _inside(row),
                 str(row.get("calls", "")), style=style,
@@ -192,14 +208,7 @@ class _Speaker:
 
     def brief(self, finding: Finding) -> None:
         """A finding in one line."""
-        where = f"{spot(finding.location)}: " if finding.location is not None else ""
-        self.out.print(
-            Line.assemble(
-                (where, "bold"),
-                (f"{finding.fault} ", STYLES[finding.severity]),
-                render(finding.message, self.language),
-            )
-        )
+        self.out.print(headline(finding, self.language))
 
 
 def _where(row: dict[str, Any]) -> str:

@@ -53,7 +53,7 @@ def show(
         _print(out, _statistics(report.findings, language))
     else:
         for finding in report.findings:
-            _print(out, [_headline(finding, language)])
+            _print(out, [headline(finding, language)])
             if not quiet:
                 _print(out, _body(finding, sources or Sources(), language))
     if not quiet:
@@ -65,12 +65,13 @@ def _print(out: Console, lines: Iterable[Line]) -> None:
         out.print(line)
 
 
-def _headline(finding: Finding, language: str) -> Line:
+def headline(finding: Finding, language: str) -> Line:
+    """place: severity [fault] message."""
     line = Line()
     if finding.location is not None:
         line.append(spot(finding.location), "bold")
         line.append(": ")
-    line.append(render(_SEVERITY[finding.severity], language), STYLES[finding.severity])
+    line.append(render(SEVERITY[finding.severity], language), STYLES[finding.severity])
     line.append(f" [{finding.fault}] ", "bold")
     line.append(render(finding.message, language))
     return line
@@ -154,7 +155,7 @@ def _statistics(findings: Iterable[Finding], language: str) -> Iterator[Line]:
     width = len(str(max(counts.values(), default=0)))
     for (fault, severity), count in counts.most_common():
         style = STYLES[severity]
-        yield Line.assemble(f"{count:>{width}} ", (render(_SEVERITY[severity], language), style), f" {fault}")
+        yield Line.assemble(f"{count:>{width}} ", (render(SEVERITY[severity], language), style), f" {fault}")
 
 
 def _closing(report: Report, language: str) -> Iterator[Line]:
@@ -190,7 +191,7 @@ def _merged(spots: Iterable[BlindSpot]) -> Iterator[BlindSpot]:
     yield from merged.values()
 
 
-_SEVERITY = {
+SEVERITY = {
     Severity.ERROR: say("error"),
     Severity.WARNING: say("warning"),
     Severity.INFO: say("info"),

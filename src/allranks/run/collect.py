@@ -168,9 +168,12 @@ class Collector:
         """Reads the rings, and finds out which processes are gone."""
         now = time.monotonic()
         for guest in self.by_pid.values():
-            if guest.ended_ns:
+            if guest.read_out:
                 continue
             self.records += guest.read()
+            guest.read_out = bool(guest.ended_ns) and not guest.connected
+            if guest.ended_ns:
+                continue
             if guest.rank is not None:
                 guest.schedule()
             if guest.connected or not process.gone(guest.pid):

@@ -92,6 +92,8 @@ class Guest:
         self.status: int | None = None
         self.signalled_by: int | None = None
         self.ended_ns = 0
+        self.read_out = False
+        """Ended, and nothing of it is still on the way."""
         self.ended_by_host = False
         self.calls = 0
         self.uncaught: int | None = None
@@ -270,14 +272,15 @@ class Guest:
         if self.ring is None:
             return 0
         records = self.ring.read()
-        waiting, self._late = self._late, []
-        for record in [*waiting, *records]:
+        waiting, self._late = [*self._late, *records], []
+        for index, record in enumerate(waiting):
             if record.what == wire.DRAW:
                 self._draw(record)
             elif record.number in self._kind_ids and record.group in self._group_names:
                 self._call(record)
-            else:  # its description is still on the way
-                self._late.append(record)
+            elif self.connected:  # its description is still on the way; what follows keeps its place behind it
+                self._late = waiting[index:]
+                break
         if self.ring.lost:
             self.facts["records_lost"] = self.ring.lost
         return len(records)

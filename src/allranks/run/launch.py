@@ -123,26 +123,26 @@ class Job:
 
     def descendants(self) -> list[int]:
         """The living processes of the job, parents first."""
-        adopted = [pid for pid in process.children(os.getpid()) if pid not in self._foreign]
-        found = list(dict.fromkeys([*adopted, *process.descendants(adopted)]))
-        return [pid for pid in found if process.state(pid) not in (None, "Z", "X")]
+        # By the parents that all processes name: a list of children misses some while others end.
+        foreign = {*self._foreign, *process.descendants(list(self._foreign))}
+        found = (pid for pid in process.descendants([os.getpid()]) if pid not in foreign)
+        return [pid for pid in found if not process.gone(pid)]
 
     def end(self, grace_s: float = GRACE_S) -> None:
         """Ends every process of the job: SIGTERM, and SIGKILL to what is left after `grace_s` seconds."""
         self._signal_all(signal.SIGTERM)
         deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline:
-            self.reap_orphans()
-            if not self.descendants():
-                break
+        while not self._all_gone() and time.monotonic() < deadline:
             time.sleep(0.02)
         for _ in range(250):
-            if not self.descendants():
+            if self._all_gone():
                 break
             self._signal_all(signal.SIGKILL)
             time.sleep(0.02)
-            self.reap_orphans()
+
+    def _all_gone(self) -> bool:
         self.reap_orphans()
+        return self.poll() is not None and not self.descendants()
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self.descendants():

@@ -106,6 +106,11 @@ class Server:
             taken.append(self._queue.popleft())
         return taken
 
+    def announce_end(self) -> None:
+        """Tells launch agents that whatever ends them now was sent by the host, on a verdict."""
+        with contextlib.suppress(OSError):
+            Path(self.folder, wire.ENDED).touch()
+
     def close(self) -> None:
         """Ends the thread and removes the folder; guests notice and fall silent."""
         self._wake.send(b"x")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 TICK_S = 0.05
 LOOK_AROUND_S = 1.0
+REMEMBER_S = 0.25
 SETTLE_S = 0.35
 CONFIRM_S = 0.6
 """How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
@@ -68,6 +69,9 @@ class Watch:
         self.lateness = Lateness()
         self.verdict = Verdict()
         self.problems: list[BlindSpot] = []
+        self.stood: dict[str, Any] | None = None
+        """Where the ranks were shortly before the job was interrupted, if it was: then they are gone at once."""
+        self._next_look = 0.0
         self._number = 0
         self._judged: object = None
         self._slow: Finding | None = None
@@ -85,6 +89,12 @@ class Watch:
                 self._number += 1
                 standing.ask(self._number)
         self.lateness.sample(self.collector.world, self.collector.ranks)
+
+    def remember(self) -> None:
+        """Keeps where the ranks are, in case that the job is interrupted."""
+        if self.job.interrupted is None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + REMEMBER_S
+            self.stood = summary(self.collector.world)
 
     def refresh(self) -> World:
         """Messages, rings and processes into the world."""
@@ -232,9 +242,13 @@ class Watch:
         for standing in blocked:
             self._number += 1
             standing.ask(self._number)
+            standing.guest.facts.pop("locals", None)
             standing.guest.connection.ask(self._number + 1_000_000_000, "locals")
         deadline = time.monotonic() + CONFIRM_S
-        while any(s.asked is not None for s in blocked) and time.monotonic() < deadline:
+        while (
+            any(s.asked is not None or "locals" not in s.guest.facts for s in blocked)
+            and time.monotonic() < deadline
+        ):
             self.server.arrived.wait(0.02)
             self.refresh()
         world = self.refresh()
@@ -264,9 +278,11 @@ class Watch:
         }
         if self.verdict.dead:
             statistics["verdict_latency_s"] = round((self.verdict.time_ns - self.verdict.since_ns) / 1e9, 3)
-        return Report(
-            "run", findings, [*self.collector.spots(), *self.problems], summary(world), statistics
-        )  # fmt: skip
+        if self.job.interrupted is not None:
+            statistics["interrupted"] = self.job.interrupted.name
+        stood = self.stood if self.job.interrupted is not None else None
+        spots = [*self.collector.spots(), *self.problems]
+        return Report("run", findings, spots, stood or summary(world), statistics)
 
 
 def _moved(state: RankState, standing: Standing) -> bool:
@@ -341,6 +357,7 @@ def watch(
 def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callable[[], object]) -> None:
     shown_at = 0.0
     while watching.job.status is None:
+        watching.remember()
         watching.turn()
         if live is not None and time.monotonic() - shown_at > 0.2:
             shown_at = time.monotonic()
@@ -350,6 +367,7 @@ def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callabl
             if on_deadlock != "report":
                 for guest in watching.collector.ranks.values():
                     guest.ended_by_host = not guest.ended_ns
+                watching.server.announce_end()
                 watching.job.end()
                 return
     watching.refresh()
