@@ -56,6 +56,33 @@ def unwrapped(model: Instance | int) -> Instance | int:
     return model
 
 
+def whole_of(scene: Scene, part: Part) -> Part:
+    """`part` told by the model that is wrapped, where it is a layer of one: `head` of DDP(Sequential(body, head))."""
+    model = part.model
+    for wrap in scene.of("wrap"):
+        outer = unwrapped(wrap.result) if isinstance(wrap.result, Instance) else None
+        if isinstance(model, Instance) and isinstance(outer, Instance) and outer is not part.inner:
+            way = _way(outer, model, 0)
+            if way is not None:
+                return Part(outer, (*way, *part.path), part.what)
+    return part
+
+
+def _way(outer: Instance, inner: Instance, depth: int) -> tuple[str, ...] | None:
+    """The fields that lead from a model to a layer of it; None when it is not seen to have it."""
+    for name, field in outer.fields.items():
+        if name == "copy_of":
+            continue  # what it was copied from is no part of it
+        for leaf in leaves(field):
+            if leaf is inner:
+                return (name,)
+            if isinstance(leaf, Instance) and leaf.kind == "module" and depth < 4:
+                rest = _way(leaf, inner, depth + 1)
+                if rest is not None:
+                    return (name, *rest)
+    return None
+
+
 def part_of(scene: Scene, value: Value) -> Part | None:
     """The model that a single value belongs to; None when that is not known."""
     if isinstance(value, Instance):

@@ -133,6 +133,8 @@ class Assignment(Iteration):
     def _assign_item(self, target: ast.Subscript, value: Value) -> None:
         container = self.settle(self.evaluate(target.value))
         index = self.evaluate(target.slice) if not isinstance(target.slice, ast.Slice) else NONE
+        if type(value) is Instance and value.kind == "module":
+            self.record("set", "[]", target, receiver=container, result=value)
         self.set_item(container, index, value, target)
 
     def set_item(self, container: Value, index: Value, value: Value, node: ast.AST) -> None:
@@ -152,6 +154,9 @@ class Assignment(Iteration):
                 container.items[index.value] = self.decisions.select(self.absolute, value, held)
             else:
                 container.rest = self._one_of([*([container.rest] if container.rest else []), value])
+        elif type(container) is Instance:
+            if container.kind == "module" and type(index) is Const and str(index.value) in container.fields:
+                self.store(container.fields, str(index.value), value)
         elif type(container) is External:
             if container.name == "os.environ" and type(index) is Const:
                 self.record("environ", "os.environ", node, args={"key": index, "value": value})

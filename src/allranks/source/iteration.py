@@ -258,6 +258,8 @@ class Iteration(Expressions):
         loop = trace.Loop(self.here(node), self.absolute, self.branch, turns=kind, origin=origin, over=over)
         loop.within = self.within
         self.items.append(loop)
+        # How often the ranks go round, and draw random numbers, is not known: those that they share may part.
+        self.seeded = {library: max(seed, Kind.UNKNOWN) for library, seed in self.seeded.items()}
         outer, self.items = self.items, loop.items
         try:
             body(element)

@@ -379,7 +379,8 @@ class Standard(Contexts):
         given = c.args[0] if c.args else next(iter(c.named.values()), NONE)
         library = c.name.partition(".")[0]
         for seeded in (library,) if library in _GENERATORS else _GENERATORS:
-            self.seeded[seeded] = self.kind(given) if given is not NONE else Kind.DATA
+            kind = self.kind(given) if given is not NONE else Kind.DATA
+            self.seeded[seeded] = kind if self._surely else max(kind, Kind.UNKNOWN)
         return NONE
 
     def _act_draw(self, c: Call) -> Value:
@@ -389,7 +390,11 @@ class Standard(Contexts):
             return self.fresh(like=(self.settle(generator.fields.get("seed", NONE)), *c.args))
         if generator is not None and generator is not NONE:
             return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
-        alike = self.seeded.get(c.name.partition(".")[0], Kind.DATA) <= Kind.UNKNOWN
+        library = c.name.partition(".")[0]
+        seeded = self.seeded.get(library, Kind.DATA)
+        if seeded is Kind.UNIFORM and not self._surely:
+            self.seeded[library] = seeded = Kind.UNKNOWN
+        alike = seeded <= Kind.UNKNOWN
         if c.name.endswith(".shuffle") and c.args:
             if not alike and type(c.args[0]) is Items:
                 c.args[0].items, c.args[0].rest = [], self.fresh(Kind.DATA, self.origin(c.node, "random"))
@@ -397,8 +402,13 @@ class Standard(Contexts):
                 self.change(c.args[0], Kind.DATA, self.origin(c.node, "random"))
             return NONE
         if alike:
-            return self.fresh(Kind.UNKNOWN, like=tuple(c.args))
+            return self.fresh(seeded, like=tuple(c.args))
         return self.fresh(Kind.DATA, self.origin(c.node, "random"))
+
+    @property
+    def _surely(self) -> bool:
+        """True where all ranks are, whatever the conditions turn out to be."""
+        return self.absolute == ALL and self.doubt is None
 
     def _act_drawn(self, c: Call) -> Value:
         seed = c.receiver.fields.get("seed", NONE) if type(c.receiver) is Instance else NONE

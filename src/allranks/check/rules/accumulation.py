@@ -44,7 +44,19 @@ def accumulation_unsynced(program: Program) -> Iterator[Finding]:
                     say("no_sync has no effect here: the forward, which decides, stands outside of it"),
                 )
             elif unsynced:
-                yield from _window(scene, loop, unsynced, forwards, steps)
+                yield from _window(scene, loop, unsynced, forwards, steps or _steps_after(scene, loop))
+
+
+def _steps_after(scene: Scene, loop: Loop) -> list[Event]:
+    """The steps that follow a loop over micro-batches in the loop around it, if nothing else reduces there."""
+    around = scene.loops(loop)
+    if not around:
+        return []
+    beside = [e for e in scene.inside(around[-1]) if loop not in scene.loops(e)]
+    synced = any(e.kind == "forward" and _wrapped(e) and "no_sync" not in e.within for e in beside)
+    if synced or any(e.operation.startswith(("all_reduce", "reduce")) for e in beside):
+        return []
+    return [e for e in beside if e.kind == "step" and scene.order(e) > scene.order(loop)]
 
 
 def _wrapped(event: Event) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from ...findings import Finding, say
+from ...findings import Finding, Location, say
 from ...source.flow import Enclosure, enclosing
 from ...source.program import Function, Program, dotted_name
 from ...source.values import FALSE, NONE, Instance, Unknown, Value
@@ -29,6 +29,9 @@ _BUILT_WITH = re.compile(
 )
 
 
+_LAYER = say("a BatchNorm layer")
+
+
 @finds("local-batch-norm")
 def local_batch_norm(program: Program) -> Iterator[Finding]:
     """A model with BatchNorm, trained on two or three samples a rank: each rank normalises by its own few.
@@ -41,14 +44,15 @@ def local_batch_norm(program: Program) -> Iterator[Finding]:
             wrapper = event.result
             if not isinstance(wrapper, Instance) or wrapper.kind != "ddp" or not scene.shared(event):
                 continue
-            if scene.of("sync_bn") or _frozen(scene, wrapper) or not _has_batch_norm(scene, event):
+            if scene.of("sync_bn") or _frozen(scene, wrapper):
                 continue
-            size = _batch_size(scene, wrapper)
-            if size is not None and size <= _FEW:
+            layer, size = _batch_norm(scene, event), _batch_size(scene, wrapper)
+            if layer is not None and size is not None and size <= _FEW:
                 yield found(
                     "local-batch-norm",
                     scene.location(event),
                     say("BatchNorm normalises over the {count} samples of each rank alone", count=size),
+                    related=[layer],
                     call_path=scene.path(event),
                     fix=say(
                         "SyncBatchNorm.convert_sync_batchnorm before DDP, or a norm that does not look at the batch"
@@ -100,47 +104,49 @@ def _frozen(scene: Scene, wrapper: Instance) -> bool:
     return bool(before) and before[-1]
 
 
-def _has_batch_norm(scene: Scene, wrap: Event) -> bool:
-    """True when the model that is wrapped surely has a BatchNorm layer."""
+def _batch_norm(scene: Scene, wrap: Event) -> Location | None:
+    """Where the model that is wrapped surely gets a BatchNorm layer."""
     for leaf in leaves(wrap.args.get("module", NONE)):
         if isinstance(leaf, Instance):
-            return _instance_has(scene, leaf, 0)
+            return _of_instance(scene, leaf, 0)
     # Not seen from inside: the function that builds it may say so in its text.
     node = wrap.site.node
     built = builder_of(scene, wrap, node.args[0]) if isinstance(node, ast.Call) and node.args else None
-    return built is not None and _text_has(scene.program, built.module.path, built.node, 0)
+    return _of_text(scene.program, built.module.path, built.node, 0) if built is not None else None
 
 
-def _instance_has(scene: Scene, value: Instance, depth: int) -> bool:
+def _of_instance(scene: Scene, value: Instance, depth: int) -> Location | None:
     if _BATCH_NORM.search(value.name) or _BUILT_WITH.match(value.name):
-        return True
+        return Location(value.path, value.line, role=_LAYER)
     if value.cls is not None:
-        return _text_has(scene.program, value.cls.home.module.path, value.cls.node, depth)
+        return _of_text(scene.program, value.cls.home.module.path, value.cls.node, depth)
+    if depth >= 5:
+        return None
     parts = [leaf for field in value.fields.values() for leaf in leaves(field)]
-    return depth < 5 and any(
-        isinstance(p, Instance) and p is not value and _instance_has(scene, p, depth + 1) for p in parts
-    )
+    places = (_of_instance(scene, p, depth + 1) for p in parts if isinstance(p, Instance) and p is not value)
+    return next((place for place in places if place is not None), None)
 
 
-def _text_has(program: Program, path: Path, node: ast.AST, depth: int) -> bool:
-    """True when code names BatchNorm, itself or in what it calls of the program."""
+def _of_text(program: Program, path: Path, node: ast.AST, depth: int) -> Location | None:
+    """Where code names BatchNorm, itself or in what it calls of the program."""
     module = program.module(path)
     for inner in ast.walk(node):
-        name = dotted_name(inner) if isinstance(inner, ast.Name | ast.Attribute) else ""
-        if name and _BATCH_NORM.search(name) and "Sync" not in name:
-            return True
+        if (
+            isinstance(inner, ast.Name | ast.Attribute)
+            and _BATCH_NORM.search(name := dotted_name(inner))
+            and "Sync" not in name
+        ):
+            return Location(str(path), inner.lineno, inner.col_offset + 1, role=_LAYER)
         if isinstance(inner, ast.Call) and depth < 4 and (called := dotted_name(inner.func)):
             target = program.resolve(module, called)
+            place = None
             if isinstance(target, Function) and target.node is not node:
-                if _text_has(program, target.module.path, target.node, depth + 1):
-                    return True
-            elif (
-                isinstance(target, ast.ClassDef)
-                and target is not node
-                and _text_has(program, path, target, depth + 1)
-            ):
-                return True
-    return False
+                place = _of_text(program, target.module.path, target.node, depth + 1)
+            elif isinstance(target, ast.ClassDef) and target is not node:
+                place = _of_text(program, path, target, depth + 1)
+            if place is not None:
+                return place
+    return None
 
 
 @finds("sync-batch-norm-misplaced")

@@ -475,7 +475,11 @@ def _size(scene: Scene, dataset: Value) -> int | None:
     if not isinstance(dataset, Instance):
         return None
     made = next((e for e in scene.of("dataset", "iterable_dataset") if e.result is dataset), None)
+    drawn = {e.result.key: e for e in scene.of("random") if isinstance(e.result, Unknown)}
     for name, value in [*dataset.fields.items(), *(made.args.items() if made is not None else ())]:
+        rows = _rows(drawn[value.key]) if isinstance(value, Unknown) and value.key in drawn else None
+        if rows is not None:
+            return rows
         number = constant(value)
         if (
             type(number) is int
@@ -484,6 +488,15 @@ def _size(scene: Scene, dataset: Value) -> int | None:
         ):
             return number
     return None
+
+
+def _rows(draw: Event) -> int | None:
+    """The first dimension of a tensor that is drawn: that of `torch.randn(75, 8)` or `torch.randint(2, (75,))`."""
+    args = draw.extra.get("args", ())
+    shapes = [value.items[0] for value in args if isinstance(value, Items) and value.items]
+    first = shapes or (args[:1] if draw.name in ("torch.randn", "torch.rand") else [])
+    number = constant(first[0]) if first else None
+    return number if type(number) is int else None
 
 
 def _summed(scene: Scene, loop: Loop) -> bool:

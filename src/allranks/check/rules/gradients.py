@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, say
 from ...source.values import NONE, FunctionValue, Instance
-from ..models import Part, gradient_of, params_of, part_of, parts_of, unwrapped
+from ..models import Part, gradient_of, params_of, part_of, parts_of, unwrapped, whole_of
 from ..scene import Scene, leaves, scenes
 from . import finds, found
 from .layers import held_outside, trained_fields
@@ -51,7 +51,7 @@ def optimizer_mismatch(program: Program) -> Iterator[Finding]:
 def _other_model(scene: Scene, event: Event, parts: list[Part]) -> Iterator[Finding]:
     """The optimizer's model is not what is trained: it was replaced, copied, or got a new layer."""
     order = scene.order(event)
-    models = {part.inner for part in parts}
+    models = {whole_of(scene, part).inner for part in parts}
     trained = {
         unwrapped(m)
         for e in scene.of("backward")

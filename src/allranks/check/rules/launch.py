@@ -11,7 +11,7 @@ from ...findings import Finding, Severity, say
 from ...source.files import read
 from ...source.flow import enclosing
 from ...source.lanes import LANES
-from ...source.values import NONE, Const, PerLane, Unknown, Value
+from ...source.values import NONE, Const, Kind, PerLane, Unknown, Value
 from ..launchers import Launcher, launchers_of
 from ..loaders import constant
 from ..scene import Scene, leaves, scenes
@@ -274,7 +274,7 @@ def process_group_not_destroyed(program: Program) -> Iterator[Finding]:
         for event in destroys:
             reached = scene.run.decisions.either(reached, event.guard)  # type: ignore[arg-type]
         reach = scene.reach(reached)  # type: ignore[arg-type]
-        if reach.sure and not reach.ranks.everyone and reach.ranks.mask:
+        if reach.sure and scene.partial(reach.ranks.mask, destroys[0]):
             yield found(
                 "process-group-not-destroyed",
                 scene.location(destroys[0]),
@@ -337,14 +337,26 @@ def _started_at(event: Event) -> Location:
 
 @finds("rendezvous-unreachable")
 def rendezvous_unreachable(program: Program) -> Iterator[Finding]:
-    """A port that cannot be: larger than 65535."""
+    """A port that cannot be, larger than 65535, or that each process draws for itself."""
     for scene in scenes(program):
         for event in scene.of("environ", "init"):
             if event.kind == "environ" and constant(event.args.get("key", NONE)) == "MASTER_PORT":
-                port = constant(event.args.get("value", NONE))
+                value = event.args.get("value", NONE)
+                port = constant(value)
             else:
-                address = _ADDRESS.match(str(constant(event.args.get("init_method", NONE))))
+                value = event.args.get("init_method", NONE)
+                address = _ADDRESS.match(str(constant(value)))
                 port = address[1] if address is not None else None
+            draw = _drawn_by_each(scene, value)
+            if draw is not None and scene.by_all(event):
+                yield found(
+                    "rendezvous-unreachable",
+                    scene.location(draw),
+                    say("each process draws a port of its own, so that they do not meet"),
+                    related=[scene.location(event, say("the rendezvous is there"))],
+                    call_path=scene.path(draw),
+                    fix=say("draw the port once, before the processes are started, and hand it to them"),
+                )
             if isinstance(port, str | int) and str(port).isdecimal() and int(port) > _LAST_PORT:
                 yield found(
                     "rendezvous-unreachable",
@@ -353,3 +365,18 @@ def rendezvous_unreachable(program: Program) -> Iterator[Finding]:
                     call_path=scene.path(event),
                     fix=say("choose a free port below {last}, or let torchrun choose one", last=_LAST_PORT),
                 )
+
+
+def _drawn_by_each(scene: Scene, value: Value) -> Event | None:
+    """The draw of random numbers, made in every process, that a value comes from."""
+    starts = {event.site.node for event in scene.of("spawn")}
+    for leaf in leaves(value):
+        origin = leaf.origin if isinstance(leaf, Unknown) and leaf.kind is Kind.DATA else None
+        for draw in scene.of("random"):
+            if origin is None or (str(draw.site.path), draw.site.line) != (origin.path, origin.line):
+                continue
+            # What is drawn before processes are started, all of them are given.
+            inside = not starts or any(site.node in starts for site in draw.site.chain())
+            if origin.cause == "random" and inside and scene.by_all(draw):
+                return draw
+    return None

@@ -368,12 +368,21 @@ def _last_own_loop(scene: Scene, event: Event) -> Loop | None:
     """The last loop over a rank's own samples before an event, if nothing was reduced since."""
     for loop in reversed(scene.all_loops):
         loaders = list(loaders_of(loop.over))
-        if scene.order(loop) > scene.order(event) or not loaders:
+        drawn = not loaders and _draws_samples(scene, loop)
+        if scene.order(loop) > scene.order(event) or not (loaders or drawn):
             continue
         if any(e.kind == "collective" for e in scene.between(loop, event)):
             return None
-        return loop if all(share(scene, loader) is Share.OWN for loader in loaders) else None
+        return loop if drawn or all(share(scene, loader) is Share.OWN for loader in loaders) else None
     return None
+
+
+def _draws_samples(scene: Scene, loop: Loop) -> bool:
+    """True for a loop that trains or evaluates on random numbers, which each rank draws for itself."""
+    draws = [e.result for e in scene.inside(loop, "random") if scene.loops(e)[-1] is loop]
+    return bool(scene.inside(loop, "forward")) and any(
+        isinstance(drawn, Unknown) and drawn.kind is Kind.DATA for drawn in draws
+    )
 
 
 def _loop_at(scene: Scene, origin: Origin | None) -> Loop | None:

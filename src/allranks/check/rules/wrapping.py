@@ -10,7 +10,7 @@ from ...findings import Finding, Location, Text, say
 from ...source.flow import enclosing
 from ...source.values import FALSE, NONE, TRUE, Instance, Items, Unknown, Value
 from ..loaders import constant, given
-from ..models import WRAPPED, Part, builder_of, owner_of, part_of, parts_of, unwrapped
+from ..models import WRAPPED, Part, builder_of, owner_of, part_of, parts_of, unwrapped, whole_of
 from ..scene import Scene, leaves, scenes
 from . import finds, found
 
@@ -93,6 +93,9 @@ def model_not_wrapped(program: Program) -> Iterator[Finding]:
                     "model-not-wrapped",
                     scene.location(event),
                     say("each rank trains this model for itself: nothing averages its gradients"),
+                    related=[Location(model.path, model.line, role=say("the model is made here"))]
+                    if isinstance(model, Instance) and model.line
+                    else [],
                     call_path=scene.path(event),
                     fix=say("wrap it: DistributedDataParallel(model)"),
                 )
@@ -256,6 +259,7 @@ def _change(scene: Scene, event: Event) -> tuple[Part, str, bool] | None:
     part = owner_of(scene, event)
     if part is None:
         return None
+    part = whole_of(scene, part)
     if event.kind == "freeze":
         value = event.args.get("requires_grad", TRUE)
         return (part, "grad", value is not FALSE) if value in (TRUE, FALSE) else None
@@ -282,6 +286,7 @@ def _changed(
         and (c := _change(scene, e)) is not None
         and c[1] == "grad"
         and c[0].inner == part.inner
+        and all(a == b for a, b in zip(c[0].path, part.path, strict=False))
     ]
     if on:
         frozen = any(o < scene.order(wrap) and not c[2] for o, c in others)
