@@ -38,6 +38,8 @@ _LAUNCHERS = re.compile(
 """Exceptions of a parent process: they tell that a child failed, not why."""
 _STOPPED = re.compile(r"(?:KeyboardInterrupt|^Timeout|SignalException|SIGTERMException|GracefulExit)$")
 """Exceptions by which a process is stopped from outside. Their stacks show where it stood."""
+_LAUNCHER_FILES = re.compile(r"torch[/\\]distributed[/\\](?:launcher[/\\]api|launch)\.py$")
+"""Where launchers raise that a child failed, whatever is left of the exception's name."""
 _QUIET = re.compile(r"(?:SystemExit|GeneratorExit|StopIteration)$")
 _TEARDOWN = re.compile(
     r"(?:ConnectionResetError|BrokenPipeError|EOFError|ConnectionRefusedError|FileNotFoundError)$"
@@ -256,14 +258,16 @@ class _Reading:
         final = traceback.final
         if all(_QUIET.search(raised.type) for raised in traceback.chain):
             return
-        own = [raised for raised in traceback.chain if not _LAUNCHERS.search(raised.type)]
+        own = [raised for raised in traceback.chain if not _of_launcher(raised)]
         if not own:
             return
         if final.ignored or (not any(r.user_frame for r in own) and _TEARDOWN.search(final.type)):
             return
-        readings = [
-            one for one in match("\n".join(r.text for r in own), traceback.stack) if one.role != "note"
-        ]
+        told = "\n".join(r.text for r in own)
+        if not told.strip() and own[-1].code:
+            # Cut off before its message: the statement that raised it may hold it.
+            told = own[-1].code[-1]
+        readings = [one for one in match(told, traceback.stack) if one.role != "note"]
         raised = _speaking(own, readings)
         if readings:
             role = readings[0].role
@@ -342,6 +346,13 @@ class _Reading:
             known.unknown += 1
         if origin.node:
             known.nodes.add(origin.node)
+
+
+def _of_launcher(raised: Raised) -> bool:
+    return bool(
+        _LAUNCHERS.search(raised.type)
+        or (raised.frames and _LAUNCHER_FILES.search(raised.frames[-1].path) and raised.user_frame is None)
+    )
 
 
 def _unquoted(text: str) -> str:

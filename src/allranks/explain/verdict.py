@@ -29,6 +29,8 @@ _DEATHS = frozenset(["out-of-memory", "shared-memory-too-small", "killed-by-sign
 _GOES_ON = 60
 """Lines after which an unprefixed traceback without any sign of an end was handled by the program."""
 _NEAR_END = 80
+_AGENTS = frozenset(["rendezvous-timed-out", "master-unreachable"])
+"""What launchers say when a rendezvous fails: the first one, or one after a failure."""
 _HARMLESS = frozenset(["store-barrier-waiting", "store-gone"])
 """Victims' lines that a job which goes well may print too, at its beginning and at its end."""
 _ONE_DEVICE = say(
@@ -78,7 +80,11 @@ def _verdict(story: Story) -> Verdict | None:
 def _own_failures(story: Story) -> list[Incident]:
     """Failures that a rank had by itself, in order; not what a rank raised after it had lost a peer, and not what
     the program plainly survived."""
-    causes = [incident for incident in story.of("cause") if not survived(incident, story)]
+    causes = [
+        incident
+        for incident in story.of("cause")
+        if not survived(incident, story) and not _agents_gave_up(incident, story)
+    ]
     lost: dict[int, tuple[str, int]] = {}
     for victim in story.of("victim"):
         for rank in victim.ranks:
@@ -90,6 +96,19 @@ def _own_failures(story: Story) -> list[Incident]:
         or not all(rank in lost and lost[rank] < incident.order for rank in incident.ranks)
     ]
     return first or causes
+
+
+def _agents_gave_up(incident: Incident, story: Story) -> bool:
+    """True when launchers did not find each other any more, after ranks had failed or waited in vain: it follows."""
+    if incident.signature not in _AGENTS:
+        return False
+    before = [one for one in story.of("cause", "victim") if one.raised and one.fault != incident.fault]
+    exits = [one.line for one in story.launch.exits if one.status]
+    at = incident.first
+    return any(
+        line.origin.file == at.origin.file and line.number < at.number
+        for line in [*exits, *(one.first for one in before)]
+    )
 
 
 def survived(incident: Incident, story: Story) -> bool:
@@ -254,8 +273,18 @@ def _by_stray(story: Story) -> Verdict | None:
         if value.replace(".", "", 1).replace("-", "").isdigit():
             continue
         if story.lines - incident.last <= 5:
-            message = say("a rank failed: {error}", error=brief(incident.text))
-            return Verdict("child-failed-first", message, lines=incident.lines, incidents=[incident])
+            message = (
+                say("a rank failed: {error}", error=brief(incident.text))
+                if incident.text.strip()
+                else say("a rank failed; the log does not go on to its message")
+            )
+            return Verdict(
+                "child-failed-first",
+                message,
+                frame=incident.frame,
+                lines=incident.lines,
+                incidents=[incident],
+            )
     return None
 
 

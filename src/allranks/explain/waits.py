@@ -112,9 +112,14 @@ def _of_watchdogs(difference: Difference, story: Story, victims: list[Incident])
         )
         return Waiting(fault, message, difference.ranks, _ORDER, placed, lines, sure=True)
     waiting = tuple(sorted(difference.calls))
+    call = next(iter(difference.calls.values()))
     if difference.kind == "missing":
-        return _missing(difference.ranks, waiting, calls, story, placed, lines)
-    message = say("every rank waits in {calls}, and it does not finish", calls=calls)
+        return _missing(difference.ranks, waiting, call, story, placed, lines)
+    message = say(
+        "{ranks}: waiting in {call}, which does not finish; no rank is seen elsewhere",
+        ranks=named(waiting),
+        call=call,
+    )
     fix = say(
         "All ranks made the same call, so either the network or a GPU is stuck (look at NCCL_DEBUG=INFO, `dmesg`, "
         "nvidia-smi), or ranks use several groups in different orders."
