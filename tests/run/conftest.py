@@ -10,11 +10,10 @@ import pytest
 from allranks.findings import Confidence, Finding, Report, Severity, say
 from allranks.judge.waits import dead_set
 from allranks.run import watch
+from allranks.world import World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from allranks.world import World
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -63,7 +62,7 @@ def run() -> Iterator[Callable[..., Run]]:
             report_sink=reports.append,
             **options,
         )
-        return Run(report, status, seen[0], reports)
+        return Run(report, status, seen[0] if seen else World(), reports)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from allranks.run import process
+from allranks.run.collect import Collector
 
 from .conftest import JOBS, Run
 
@@ -164,3 +165,26 @@ def test_training_is_bitwise_the_same(run: Callable[..., Run], tmp_path: Path) -
         alone, watched = (tmp_path / f"alone-{rank}").read_text(), (tmp_path / f"watched-{rank}").read_text()
         assert alone == watched
         assert len(alone.split()) == 2
+
+
+def test_an_error_of_the_watch_leaves_the_job_alone(
+    torchrun: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Collector, queue: object) -> None:
+        raise ValueError("of ours")
+
+    monkeypatch.setattr(Collector, "take", broken)
+    run = torchrun("waits.py", "compute")
+    assert (run.status, run.report.findings) == (0, [])
+    assert [str(spot.message) for spot in run.report.blind_spots] == [
+        "the watch met an error: ValueError: of ours"
+    ]
+    assert run.reports == [run.report]
+
+
+def test_a_script_that_is_not_there(torchrun: Callable[..., Run]) -> None:
+    run = torchrun("no_such_job.py")
+    assert run.status == 1
+    assert [state.facts["no_script"] for state in run.world.ranks.values()] == [
+        str(JOBS / "no_such_job.py")
+    ] * 2

@@ -35,7 +35,9 @@ def _show_page(slug: str, language: str) -> None:
     try:
         text = page(slug, language)
     except KeyError:
-        near = difflib.get_close_matches(slug.lower().replace("_", "-"), catalogue(), 1, 0.5)
+        wanted = slug.lower().replace("_", "-")
+        near = [known for known in catalogue() if known.startswith(wanted)]
+        near = near or difflib.get_close_matches(wanted, catalogue(), 1, 0.5)
         raise AllranksError(
             "fault-unknown",
             say('there is no fault "{slug}"', slug=slug),

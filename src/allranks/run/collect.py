@@ -11,6 +11,7 @@ Keys of `RankState.facts` (absent where not known):
 | destroyed, group_alive | destroy_process_group was called last; a group was alive at the end |
 | clean | True once the interpreter ran to its end, whatever signal came after |
 | exit_site, exit_call | where sys.exit, os._exit or os.kill(self) was called (Site); {how, status, text, site} |
+| no_script | the script that it was started with, where there is no such file |
 | argparse | {message, site}: the command line that the script did not take |
 | loaders | [{site, drawn, exhausted, exception, without_calls}] per iterator over a DataLoader, oldest first |
 | outsider_calls | [{op, site}]: collectives on a group that this rank is not in; PyTorch makes them no-ops |

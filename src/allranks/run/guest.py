@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal as signals
 import time
 from array import array
@@ -82,6 +83,9 @@ class Guest:
         self.torch = ""
         self.environment: dict[str, str] = dict(hello.get("environment") or {})
         self.facts: dict[str, Any] = {}
+        script = _no_script(hello)
+        if script:
+            self.facts["no_script"] = script
         self.groups: dict[str, Group] = {}
         self.histories: dict[str, History] = {}
         self.exceptions: list[ExceptionInfo] = []
@@ -278,7 +282,9 @@ class Guest:
                 self._draw(record)
             elif record.number in self._kind_ids and record.group in self._group_names:
                 self._call(record)
-            elif self.connected:  # its description is still on the way; what follows keeps its place behind it
+            elif (
+                self.connected
+            ):  # its description is still on the way; what follows keeps its place behind it
                 self._late = waiting[index:]
                 break
         if self.ring.lost:
@@ -366,3 +372,13 @@ class Guest:
             }
             for loader in list(self.loaders.values())[-256:]
         ]  # fmt: skip
+
+
+def _no_script(hello: dict[str, Any]) -> str:
+    """The script that this Python was started with, if there is no such file."""
+    words = [str(word) for word in hello.get("argv", ())][1:]
+    while words and words[0] in ("-u", "-O", "-B", "-E", "-s"):
+        del words[0]
+    if not words or words[0].startswith("-"):
+        return ""
+    return "" if os.path.exists(os.path.join(str(hello.get("cwd", "")), words[0])) else words[0]

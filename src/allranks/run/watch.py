@@ -32,7 +32,7 @@ REMEMBER_S = 0.25
 SETTLE_S = 0.35
 CONFIRM_S = 0.6
 """How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
-LAUNCHER_S = 3.0
+LAUNCHER_S = 5.0
 """How long a launch agent may take to act when a rank has failed, before the others are ended for it."""
 DEAD = 4
 """Exit status of a run that was ended because it was proved dead."""
@@ -171,6 +171,12 @@ class Watch:
             state.wait = standing.wait if state.wait is None or _moved(state, standing) else state.wait
         else:
             state.state, state.wait = "running" if guest.ready else "starting", None
+
+    def stumbled(self, error: Exception) -> None:
+        """An error of the watch itself: said, and the job is not harmed."""
+        text = f"{type(error).__name__}: {error}"
+        if not any(spot.slug == "watch-error" for spot in self.problems):
+            self.problems.append(BlindSpot("watch-error", say("the watch met an error: {error}", error=text)))
 
     # Judging
 
@@ -335,18 +341,19 @@ def watch(
     try:
         _loop(watching, on_deadlock, live, lambda: _deliver(watching, report_sink, False, started_ns))
     except Exception as error:
-        watching.problems.append(
-            BlindSpot(
-                "watch-error",
-                say("the watch met an error: {error}", error=f"{type(error).__name__}: {error}"),
-            )
-        )
+        watching.stumbled(error)
         while job.poll() is None:  # the job goes on as if alone
             time.sleep(0.1)
     finally:
         if job.status is None:
             job.end()
-        report = _deliver(watching, report_sink, True, started_ns)
+        try:
+            report = _deliver(watching, report_sink, True, started_ns)
+        except Exception as error:
+            watching.stumbled(error)
+            report = Report("run", watching.verdict.findings, watching.problems)
+            if report_sink is not None:
+                report_sink(report)
         job.close()
         server.close()
         watching.collector.close()

@@ -48,15 +48,17 @@ def verdict(case: Case, failure: Failure) -> Finding:
 
 def _alike(case: Case, failure: Failure) -> tuple[int, ...]:
     """All ranks that failed by themselves in the same way at the same line: a fault of the program, not of a rank."""
-    if failure.exception is None:
+    if failure.signal is not None:
         return ()
-    key = (failure.exception.type, failure.frames[-1:] and (failure.frames[-1].path, failure.frames[-1].line))
-    return tuple(
-        f.rank
-        for f in case.failures
-        if f.rank is not None and f.blame is Blame.OWN and f.exception is not None
-        and (f.exception.type, f.frames[-1:] and (f.frames[-1].path, f.frames[-1].line)) == key
-    )  # fmt: skip
+    key = _way(failure)
+    own = (f for f in case.failures if f.blame is Blame.OWN and _way(f) == key)
+    return tuple(f.rank for f in own if f.rank is not None)
+
+
+def _way(failure: Failure) -> tuple[object, ...]:
+    if failure.exception is None:
+        return failure.signal, failure.status
+    return failure.exception.type, *((f.path, f.line) for f in failure.frames[-1:])
 
 
 def _location(case: Case, failure: Failure) -> Location | None:
@@ -130,8 +132,17 @@ def _status(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
             message,
             say("let every rank leave at the same step: agree on the condition with a collective"),
         )
-    message = say("{who} ended with status {status}", who=_who(failure), status=failure.status)
-    return "child-failed-first", message, None
+    alike = _alike(case, failure)
+    who = ranks_text(alike) if alike else _who(failure)
+    script = next((case.world.ranks[r].facts.get("no_script") for r in alike if r in case.world.ranks), None)
+    if script:
+        message = say("{who} could not start: there is no {script}", who=who, script=script)
+        return "child-failed-first", message, say("give the path as seen from the folder of the launch")
+    return (
+        "child-failed-first",
+        say("{who} ended with status {status}, and no exception was seen", who=who, status=failure.status),
+        say("read what it printed last, above; `sys.exit` and `os._exit` give such a status"),
+    )
 
 
 def _error(failure: Failure) -> str:

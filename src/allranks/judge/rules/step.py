@@ -157,12 +157,12 @@ def swallowed_exception(case: Case) -> Finding | None:
         error = f"{parting.exception.type}: {parting.exception.message}".strip()[:200]
         message = say(
             "{outer} met {error}, the handler at line {line} swallowed it, and {outer} went on without "
-            "{call}, in which {inner} waits",
+            "{call}, which {inner} called",
             error=error, **names,
         )  # fmt: skip
     else:
         message = say(
-            "{outer} left the try whose handler is at line {line} before {call} and went on; {inner} waits in it",
+            "{outer} left the try whose handler is at line {line} before {call}, which {inner} called, and went on",
             **names,
         )
     return _finding(case, "swallowed-exception", message, fix)
