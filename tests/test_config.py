@@ -71,6 +71,16 @@ lang = "zh"
     )
 
 
+EXAMPLE = 'for example: exclude = ["old/"], per-file-ignores = {"tests/**" = ["launch"]}'
+
+
+def test_the_example_in_the_advice_is_right(tmp_path: Path) -> None:
+    lines = EXAMPLE.removeprefix("for example: ").replace(", per-file", "\nper-file")
+    write(tmp_path, f"[tool.allranks]\n{lines}\n")
+    chosen = config.load(tmp_path)
+    assert (chosen.exclude, chosen.per_file_ignores) == (("old/",), {"tests/**": ("launch",)})
+
+
 @pytest.mark.parametrize(
     ("line", "message", "advice"),
     [
@@ -90,10 +100,10 @@ lang = "zh"
             'fail-on: "warn" is not one of error, warning, info, never',
             'did you mean "warning"?',
         ),
-        ('select = "all"', "select must be a list of strings", ""),
-        ("exclude = [1]", "exclude must be a list of strings", ""),
-        ("per-file-ignores = []", "per-file-ignores must be a table of patterns", ""),
-        ("lang = [", "cannot be read", ""),
+        ('select = "all"', "select must be a list of strings", EXAMPLE),
+        ("exclude = [1]", "exclude must be a list of strings", EXAMPLE),
+        ("per-file-ignores = []", "per-file-ignores must be a table of patterns", EXAMPLE),
+        ("lang = [", "cannot be read", "it must be a TOML file that can be read"),
     ],
 )
 def test_a_mistake_is_named_with_a_suggestion(tmp_path: Path, line: str, message: str, advice: str) -> None:

@@ -185,7 +185,9 @@ def _table(file: Path) -> dict[str, Any] | None:
             except OSError:
                 return None
         raise AllranksError(
-            "config-invalid", say("{file} cannot be read: {error}", file=file, error=error)
+            "config-invalid",
+            say("{file} cannot be read: {error}", file=file, error=error),
+            say("it must be a TOML file that can be read"),
         ) from error
     if file.name == "allranks.toml":
         return document
@@ -244,7 +246,9 @@ def _slugs(value: Any, key: str, where: str) -> tuple[str, ...]:
 
 def _wrong(where: str, key: str, wanted: Any) -> AllranksError:
     return AllranksError(
-        "config-invalid", say("{place} must be {wanted}", place=f"{where}{key}", wanted=wanted)
+        "config-invalid",
+        say("{place} must be {wanted}", place=f"{where}{key}", wanted=wanted),
+        say('for example: exclude = ["old/"], per-file-ignores = {"tests/**" = ["launch"]}'),
     )
 
 

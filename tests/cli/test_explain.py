@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import json
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from allranks.api import explain
 from allranks.cli import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG = """\
 [rank1]: Traceback (most recent call last):
@@ -66,7 +64,7 @@ def test_statuses(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert "nowhere.out" in capfd.readouterr().err
     log.write_text("step 1 loss 0.3\nstep 2 loss 0.2\n")
     assert run("job.out") == 0
-    assert capfd.readouterr().out == "No sign of a failure in 2 lines.\n"
+    assert capfd.readouterr().out == "No sign of a failure. Lines read: 2.\n"
 
 
 def test_a_file_for_the_report(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -101,3 +99,53 @@ def test_nothing_that_a_terminal_acts_on_is_printed(log: Path, capfd: pytest.Cap
     out = capfd.readouterr().out
     assert "KeyError" in out
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ({"train.py": "print(1)"}, ["train.py is a program, not a log", "`allranks check train.py`"]),
+        ({"empty.log": ""}, ["there is nothing to read in empty.log"]),
+        ({"core": "\0\1\2" * 999}, ["core holds no text"]),
+    ],
+)
+def test_what_is_no_log(content: dict[str, str], says: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    for name, text in content.items():
+        Path(name).write_text(text)
+        assert run(name) == 2
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert all(part in said.err for part in says)
+
+
+def test_a_program_among_logs_is_passed_over(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("train.py").write_text('raise KeyError("RANK")')
+    assert run("job.out", "train.py") == 1
+    out = capfd.readouterr().out
+    assert out.startswith("/srv/data.py:19: error [child-failed-first]")
+    assert "note: train.py is a program, not a log: it was not read" in out
+
+
+def test_an_empty_folder(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "logs").mkdir()
+    assert run("logs") == 2
+    assert "there is nothing to read in logs" in capfd.readouterr().err
+
+
+def test_nothing_on_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert run("-") == 2
+    assert "nothing came from standard input" in capfd.readouterr().err
+
+
+def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
+    (tmp_path / "more.out").write_text(LOG * 20_000)
+    told: list[tuple[int, int]] = []
+    explain([tmp_path / "job.out", tmp_path / "more.out"], progress=lambda *at: told.append(at))
+    size = len(LOG) * 20_001
+    assert {total for _, total in told} == {size}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert len(told) > 5
+    assert told[-1] == (size, size)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from allranks.explain import explain
+
 from .book import ask, ended, started, trace
 
 if TYPE_CHECKING:
@@ -186,8 +188,10 @@ def test_no_loud_finding_with_prefixes(tmp_path: Path, style: str) -> None:
         assert [(one.fault, str(one.message)) for one in report.loud] == []
 
 
-def test_an_empty_log(tmp_path: Path) -> None:
-    assert ask(tmp_path, "").findings == []
+def test_an_empty_log_beside_another(tmp_path: Path) -> None:
+    (tmp_path / "rank1.log").write_text("")
+    (tmp_path / "rank0.log").write_text("epoch 1\n")
+    assert explain([tmp_path]).findings == []
 
 
 def test_an_exception_that_the_program_handled(tmp_path: Path) -> None:

@@ -202,7 +202,12 @@ def test_what_cannot_be_read(tmp_path: Path) -> None:
         explain([tmp_path / "nowhere.log"])
     assert caught.value.slug == "input-missing"
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\0\0\0")
-    assert [spot.slug for spot in explain([tmp_path / "picture.png"]).blind_spots] == ["not-text"]
+    with pytest.raises(AllranksError) as caught:
+        explain([tmp_path / "picture.png"])
+    assert caught.value.slug == "input-empty"
+    (tmp_path / "job.log").write_text("epoch 1\n")
+    report = explain([tmp_path / "picture.png", tmp_path / "job.log"])
+    assert [spot.slug for spot in report.blind_spots] == ["not-text"]
 
 
 # ------------------------------------------------------------------------------------------------------- terminals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import pickle
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from allranks.errors import AllranksError
 from allranks.explain.dumps import explain_dumps, judge_job
 from allranks.explain.flight import partition
 from allranks.explain.flight.job import JobTrace
-from allranks.explain.flight.partition import merge, read_all
+from allranks.explain.flight.partition import read_all
 from allranks.explain.flight.reading import read_part, with_ranks
 
 from .jobs import Job
+
+
+def merge(parts: list[JobTrace]) -> JobTrace:
+    return reduce(JobTrace.merge, parts, JobTrace())
 
 
 def told(report: Any) -> Any:
@@ -66,27 +71,33 @@ def test_a_local_dask_cluster_gives_the_same_report(folder: Path, monkeypatch: p
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     ) as cluster:
         report = explain_dumps(
-            [folder], engine=f"dask:{cluster.scheduler_address}", progress=lambda *at: progress.append(at)
+            [folder], cluster=cluster.scheduler_address, progress=lambda *at: progress.append(at)
         )
     assert told(report) == told(explain_dumps([folder]))
     assert progress[-1] == (12, 12)
     assert len(progress) == 3
 
 
-def test_an_engine_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dask_there_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] in ("dask", "ray"):
+        if name.partition(".")[0] == "dask":
             raise ImportError(name)
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    for engine in ("dask", "ray:auto", "spark"):
-        with pytest.raises(AllranksError) as error:
-            read_all([(0, Path("rank0"))], engine=engine)
-        assert error.value.slug == "engine-missing"
-        assert error.value.advice
+    with pytest.raises(AllranksError) as error:
+        read_all([(0, Path("rank0"))], cluster="tcp://127.0.0.1:9")
+    assert error.value.slug == "dask-missing"
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9", "nonsense://x"])
+def test_a_cluster_that_does_not_answer(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition, "PATIENCE_S", 0.5)
+    with pytest.raises(AllranksError) as error:
+        read_all([(0, Path("rank0"))], cluster=address)
+    assert error.value.slug == "cluster-unreachable"
 
 
 def test_nothing_is_a_job_without_ranks() -> None:

@@ -141,7 +141,7 @@ def test_no_dump_is_an_error_that_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(AllranksError) as error:
         explain_dumps([tmp_path])
     assert error.value.slug == "no-dumps"
-    assert "TORCH_FR_DUMP_TEMP_FILE" in error.value.advice
+    assert "TORCH_FR_DUMP_TEMP_FILE" in str(error.value.advice)
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -154,4 +154,6 @@ def _write(path: Path, after: str) -> None:
         path.write_bytes(text.encode(encoding))
     except (OSError, UnicodeError, SyntaxError) as error:
         sentence = say("{path} cannot be written: {error}", path=shown(path), error=error)
-        raise AllranksError("file-unwritable", sentence) from error
+        raise AllranksError(
+            "file-unwritable", sentence, say("make it writable, or look at the edits with --diff")
+        ) from error

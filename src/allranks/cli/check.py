@@ -173,7 +173,11 @@ def _stdin(paths: tuple[Path, ...], name: Path | None) -> tuple[Path, str] | Non
     if all(str(path) != "-" for path in paths):
         return None
     if len(paths) > 1:
-        raise AllranksError("stdin-alone", say("`-` cannot be given together with other paths"))
+        raise AllranksError(
+            "stdin-alone",
+            say("`-` cannot be given together with other paths"),
+            say("give the source on standard input alone, or paths alone"),
+        )
     return name or Path("stdin.py"), sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
 
 
@@ -214,7 +218,9 @@ def _opened(target: Path) -> Iterator[Any]:
             yield stream
     except OSError as error:
         sentence = say("{path} cannot be written: {error}", path=target, error=error.strerror or error)
-        raise AllranksError("output-unwritable", sentence) from error
+        raise AllranksError(
+            "output-unwritable", sentence, say("choose another file with --output-file")
+        ) from error
 
 
 def _write(text: str, target: Path | None = None) -> None:

@@ -51,5 +51,9 @@ def demo(nproc: int) -> int:
         finally:
             os.chdir(previous)
     if not report.loud:
-        raise AllranksError("demo-failed", say("the job ended without a verdict; that should not happen"))
+        raise AllranksError(
+            "demo-failed",
+            say("the job ended without a verdict; that should not happen"),
+            say("please report it with what stands above"),
+        )
     return 0

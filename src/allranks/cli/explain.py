@@ -38,6 +38,11 @@ _PATIENCE_S = 0.7
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the report to this file.",
 )
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Read the dumps on the dask cluster whose scheduler has this address, for more than one machine holds.",
+)
 @click.option("--quiet", "-q", is_flag=True, help="One line a finding, nothing else.")
 @speech.language_option
 def explain(
@@ -46,6 +51,7 @@ def explain(
     exit_zero: bool,
     output_format: str | None,
     output_file: Path | None,
+    cluster: str | None,
     quiet: bool,
 ) -> int:
     """Explain why a job died, from what it left behind.
@@ -65,7 +71,7 @@ def explain(
     report = _saved(paths)
     if report is None:
         with _progress(enabled=not quiet) as progress:
-            report = api.explain(paths, progress=progress)
+            report = api.explain(paths, progress=progress, cluster=cluster)
     _show(report, output_format or config.output_format or "text", output_file, quiet=quiet)
     failed = severity_at_or_above(report.worst(), fail_on or config.fail_on or "warning")
     return 1 if failed and not exit_zero else 0
@@ -95,17 +101,18 @@ def _show(report: Report, form: str, target: Path | None, *, quiet: bool) -> Non
         text = {"json": as_json, "sarif": sarif, "github": github}[form].dumps(report, language)
         _write(text, target)
         return
-    from io import StringIO
-
-    from ..report import text as as_text
-
-    buffer = StringIO()
-    colour = target is None and sys.stdout.isatty()
+    shown = ""
     if report.findings or report.blind_spots:
+        from io import StringIO
+
+        from ..report import text as as_text
+
+        buffer = StringIO()
+        colour = target is None and sys.stdout.isatty()
         as_text.show(report, as_text.console(buffer, colour=colour), language, quiet=quiet)
-    shown = buffer.getvalue()
-    if not report.loud and not quiet:
-        healthy = say("No sign of a failure in {lines} lines.", lines=report.statistics.get("lines", 0))
+        shown = buffer.getvalue()
+    if not report.loud and not quiet and (report.findings or not report.blind_spots):
+        healthy = say("No sign of a failure. Lines read: {lines}.", lines=report.statistics.get("lines", 0))
         shown += f"{speech.speak(healthy)}\n"
     _write(shown, target)
 
@@ -123,7 +130,9 @@ def _write(text: str, target: Path | None) -> None:
         target.write_bytes(data)
     except OSError as error:
         sentence = say("{path} cannot be written: {error}", path=target, error=error.strerror or error)
-        raise AllranksError("output-unwritable", sentence) from error
+        raise AllranksError(
+            "output-unwritable", sentence, say("choose another file with --output-file")
+        ) from error
 
 
 @contextmanager

@@ -37,23 +37,29 @@ _RANKS_LISTED = 256
 
 
 def explain_dumps(
-    paths: list[Path], *, progress: Progress | None = None, root: Path | None = None, engine: str = ""
+    paths: list[Path],
+    *,
+    progress: Progress | None = None,
+    root: Path | None = None,
+    cluster: str | None = None,
 ) -> Report:
     """What the flight-recorder dumps among `paths` (files and folders) tell.
 
     `progress` is called with (files read, all files). `root` is the folder of the program's source (default: the
-    present one): paths below it are shown relative to it, and source recorded elsewhere is looked for in it. `engine`
-    reads the dumps on a cluster (see `flight.partition`). Raises `AllranksError` ("no-dumps") when there is none with a
-    rank's number.
+    present one): paths below it are shown relative to it, and source recorded elsewhere is looked for in it. `cluster`
+    is the address of a dask scheduler on which the dumps are read. Raises `AllranksError` ("no-dumps") when there is
+    none with a rank's number.
     """
     files, spots = with_ranks(find_dumps(paths))
     if not files:
         raise AllranksError(
             "no-dumps",
-            "No flight-recorder dump was found, or none has a rank in its name.",
-            "Give the files that TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names, PREFIX<rank>.",
+            say("there is no flight-recorder dump, or none has a rank in its name"),
+            say(
+                "give the files that TORCH_FR_DUMP_TEMP_FILE or TORCH_NCCL_DEBUG_INFO_TEMP_FILE names: PREFIX<rank>"
+            ),
         )
-    job = read_all(files, progress, engine)
+    job = read_all(files, progress, cluster)
     job.blind_spots += spots
     return judge_job(job, root)
 

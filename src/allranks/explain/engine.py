@@ -6,18 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..errors import AllranksError
 from ..findings import BlindSpot, Report, say
 from .kinds import sort_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .kinds import Found
 
-def explain(paths: Sequence[Path | str], *, progress: Callable[[int, int], None] | None = None) -> Report:
+
+def explain(
+    paths: Sequence[Path | str],
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    cluster: str | None = None,
+) -> Report:
     """Logs, folders of logs, error files, stacks, flight-recorder dumps and "-" (standard input), in any mixture ->
-    why the job died. `progress` is called with the number of files read and of all. Raises AllranksError when a
-    path cannot be read."""
+    why the job died. `progress` is called with how much of how much is done: bytes of logs, or files of dumps.
+    `cluster` is the address of a dask scheduler on which dumps are read. Raises AllranksError when a path cannot be
+    read, and when there is nothing to read in any of them."""
     found = sort_out(map(Path, paths))
+    _programs(found)
     report: Report | None = None
     # Reading logs and reading dumps share little: each is imported only for what is there.
     if found.logs or found.errors or found.stacks or not found.dumps:
@@ -27,14 +37,43 @@ def explain(paths: Sequence[Path | str], *, progress: Callable[[int, int], None]
     if found.dumps:
         from .dumps import explain_dumps
 
-        dumped = explain_dumps(found.dumps, progress=progress)
+        dumped = explain_dumps(found.dumps, progress=progress, cluster=cluster)
         report = dumped if report is None else _joined(report, dumped)
     assert report is not None
-    for path in found.unread:
-        report.blind_spots.append(
-            BlindSpot("not-text", say("{path} holds no text, and nothing else known here", path=path))
-        )
+    if not (found.dumps or found.stacks or found.errors or report.statistics["bytes"]):
+        raise _nothing(paths, found)
+    report.blind_spots += [
+        BlindSpot("not-text", say("{path} holds no text, and nothing else known here", path=path))
+        for path in found.unread
+    ]
+    report.blind_spots += [
+        BlindSpot("program", say("{path} is a program, not a log: it was not read", path=path))
+        for path in found.programs
+    ]
     return report
+
+
+def _programs(found: Found) -> None:
+    """A program among logs is passed over; a program alone is a mistake, and another command is meant."""
+    if found.programs and not (found.logs or found.errors or found.stacks or found.dumps):
+        raise AllranksError(
+            "input-program",
+            say("{path} is a program, not a log", path=found.programs[0]),
+            say("`allranks check {path}` reads programs", path=found.programs[0]),
+        )
+
+
+def _nothing(paths: Sequence[Path | str], found: Found) -> AllranksError:
+    """The error for what is empty, or holds nothing that is known here."""
+    if found.unread:
+        sentence = say("{path} holds no text, and nothing else known here", path=found.unread[0])
+    elif list(map(str, paths)) == ["-"]:
+        sentence = say("nothing came from standard input")
+    else:
+        sentence = say("there is nothing to read in {paths}", paths=", ".join(map(str, paths)))
+    return AllranksError(
+        "input-empty", sentence, say("give the job's log, a folder of logs, or its flight-recorder dumps")
+    )
 
 
 def _joined(logs: Report, dumps: Report) -> Report:

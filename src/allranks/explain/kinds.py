@@ -22,6 +22,7 @@ _PACKED = (b"\x1f\x8b", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd")
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _STACKS = re.compile(rb"^Process \d+: .*\n(?:Python v.*\n)?", re.MULTILINE)
 _THREAD = re.compile(rb"^Thread (?:0x)?[0-9A-Fa-f]+ \((?:active|idle)[^)]*\)", re.MULTILINE)
+_PROGRAMS = frozenset([".py", ".ipynb"])
 _SKIPPED = frozenset([".git", "__pycache__", "node_modules", ".venv"])
 _NO_LOG = re.compile(
     r"\.(?:py|pyc|toml|ya?ml|cfg|ini|sh|md|rst|csv|tsv|parquet|arrow|npy|npz|pth?|bin|ckpt|safetensors|png|jpe?g|gif"
@@ -33,12 +34,13 @@ _NO_LOG = re.compile(
 
 @dataclass(slots=True)
 class Found:
-    """Files by what they are; `unread` were named by the user and hold nothing that is understood."""
+    """Files by what they are; `programs` and `unread` were named by the user, the latter hold nothing that is known."""
 
     logs: list[Path] = field(default_factory=list)
     stacks: list[Path] = field(default_factory=list)
     errors: list[Path] = field(default_factory=list)
     dumps: list[Path] = field(default_factory=list)
+    programs: list[Path] = field(default_factory=list)
     unread: list[Path] = field(default_factory=list)
 
 
@@ -54,7 +56,11 @@ def sort_out(paths: Iterable[Path]) -> Found:
         elif path.exists():
             _place(path, found, named=True)
         else:
-            raise AllranksError("input-missing", say("there is no {path}", path=path))
+            raise AllranksError(
+                "input-missing",
+                say("there is no {path}", path=path),
+                say("give a log, a folder of logs or dumps, or `-` for standard input"),
+            )
     return found
 
 
@@ -74,6 +80,9 @@ def _natural(path: Path) -> list[tuple[int, str | int]]:
 
 
 def _place(path: Path, found: Found, *, named: bool) -> None:
+    if path.suffix in _PROGRAMS:
+        found.programs.append(path)
+        return
     head = peek(path)
     if _may_be_dump(path, head):
         found.dumps.append(path)

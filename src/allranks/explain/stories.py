@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 
 
 def explain_logs(found: Found, progress: Callable[[int, int], None] | None) -> Report:
-    """The report on the logs, error files and stacks among `found`; `progress` as for `explain`."""
+    """The report on the logs, error files and stacks among `found`; `progress` is called with bytes."""
     story = Story()
-    total = len(found.logs) + len(found.errors) + len(found.stacks)
     origins = origins_of_files(map(str, [*found.logs, *found.errors, *found.stacks]))
-    for done, path in enumerate(found.logs, 1):
-        read(Stream(None if str(path) == "-" else path), story, origins[str(path)])
+    sizes = [0 if str(path) == "-" else path.stat().st_size for path in found.logs]
+    total, before = sum(sizes), 0
+
+    def heard(position: int) -> None:
         if progress is not None:
-            progress(done, total)
+            progress(before + position, total)
+
+    for path, size in zip(found.logs, sizes, strict=True):
+        read(Stream(None if str(path) == "-" else path, heard=heard), story, origins[str(path)])
+        before += size
     for path in found.errors:
         text, time = error_text(path)
         if text:
             read(Stream(path, text), story, origins[str(path)], time)
     for path in found.stacks:
         read_stacks(path, story, origins[str(path)])
-    if progress is not None:
-        progress(total, total)
+    heard(0)
     return report_on(story)
 
 

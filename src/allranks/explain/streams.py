@@ -19,7 +19,7 @@ from ..errors import AllranksError
 from ..findings import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BLOCK = 256 * 1024
@@ -40,10 +40,14 @@ class _Readable(Protocol):
 class Stream:
     """The decompressed bytes of one log. `cut` is True once it turned out that the rest cannot be read."""
 
-    def __init__(self, path: Path | None, text: str | None = None) -> None:
-        """`path` None is standard input. `text` is what was already read out of the file."""
+    def __init__(
+        self, path: Path | None, text: str | None = None, heard: Callable[[int], None] | None = None
+    ) -> None:
+        """`path` None is standard input. `text` is what was already read out of the file. `heard` is called with how
+        many bytes of the file have been read, packed as they are."""
         self.path = path
         self.text = text
+        self.heard = heard
         self.cut = False
 
     @property
@@ -73,6 +77,8 @@ class Stream:
                     first = False
                     encoding = _UTF16.get(block[:2])
                     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
+                if self.heard is not None and self.path is not None:
+                    self.heard(raw.tell())
                 yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
 
 
@@ -95,10 +101,17 @@ def _opened(path: Path | None) -> Iterator[io.BufferedReader[Any]]:
     try:
         raw = io.BufferedReader(io.FileIO(path), BLOCK)
     except OSError as error:
-        sentence = say("{path} cannot be read: {error}", path=path, error=error.strerror or error)
-        raise AllranksError("input-unreadable", sentence) from error
+        raise _unreadable(path, error) from error
     with raw:
         yield raw
+
+
+def _unreadable(path: object, error: OSError) -> AllranksError:
+    return AllranksError(
+        "input-unreadable",
+        say("{path} cannot be read: {error}", path=path, error=error.strerror or error),
+        say("look at its permissions, or copy it to where you may read it"),
+    )
 
 
 @contextmanager
@@ -107,8 +120,7 @@ def _unpacked(raw: io.BufferedReader[Any], name: str) -> Iterator[_Readable]:
     try:
         head = raw.peek(8)[:8]
     except OSError as error:
-        sentence = say("{path} cannot be read: {error}", path=name, error=error.strerror or error)
-        raise AllranksError("input-unreadable", sentence) from error
+        raise _unreadable(name, error) from error
     if head.startswith(b"\x1f\x8b"):
         with gzip.GzipFile(fileobj=raw) as plain:
             yield plain

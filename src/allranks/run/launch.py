@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from ..errors import AllranksError
+from ..findings import say
 from . import process
 
 BOOT = Path(__file__).resolve().parent.parent / "rank" / "boot"
@@ -54,8 +55,12 @@ class Job:
             self._restore()
             raise AllranksError(
                 "command-not-started",
-                f"cannot start {command[0]!r}: {getattr(error, 'strerror', None) or error}",
-                "check the command after `--`",
+                say(
+                    "{command} cannot be started: {error}",
+                    command=command[0],
+                    error=getattr(error, "strerror", None) or error,
+                ),
+                say("look at the command after `--`"),
                 status=127 if isinstance(error, FileNotFoundError) else 126,
             ) from None
         self.pid = self._popen.pid
