@@ -45,8 +45,8 @@ def mlp():
 
 model, shape, steps = {
     "mlp": (mlp, (128, 256), 300),
-    "resnet": (resnet, (8, 3, 64, 64), 24),
-    "transformer": (transformer, (1, 32, 768), 12),
+    "resnet": (resnet, (8, 3, 64, 64), 60),
+    "transformer": (transformer, (1, 32, 768), 100),
 }[kind]
 model = DDP(model())
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

@@ -5,7 +5,7 @@ Between steps the hooks note events: a forward through DDP, a backward, a zero_g
 program has few patterns, and each is told once.
 
 Which steps are sampled is decided by the step's number alone, so that all ranks sample the same ones without asking
-each other: the first four, all powers of two, and the multiples of a gap. The gap is a power of two that each rank
+each other: the first four, all powers of two while that is cheap, and the multiples of a gap. The gap is a power of two that each rank
 chooses for itself so that its own samples cost no more than the budget. Gaps nest: the steps that the slowest rank
 samples are sampled by all.
 """
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 FIRST = 4
 """Steps that are always sampled."""
+CHEAP_S = 0.25
+"""What samples may have taken in all before powers of two are held to the budget too."""
 OCTAVE = 9
 """At most 2**OCTAVE samples while the number of steps doubles: then the time between samples is a fixed share of it."""
 PATTERNS = 200
@@ -42,18 +44,21 @@ class Schedule:
         self.every = int(_number(variables.get("ALLRANKS_EVERY"), 0))
         self.deep = variables.get("ALLRANKS_DEEP") == "1"
         self.gap = 1
-        self._cost = self._pace = 0.0
+        self._cost = self._pace = self._spent = 0.0
 
     def due(self, step: int) -> bool:
         """True when `step` (from 1) is sampled."""
-        if self.deep or step <= FIRST or step & (step - 1) == 0:
+        if self.deep or step <= FIRST:
             return True
         if self.every:
             return step % self.every == 0
+        if step & (step - 1) == 0 and self._spent <= max(CHEAP_S, self.budget * self._pace * step):
+            return True
         return step % max(self.gap, 1 << max(0, step.bit_length() - OCTAVE - 1)) == 0
 
     def took(self, cost: float, pace: float) -> None:
         """A sample took `cost`, and a step without one takes `pace`."""
+        self._spent += cost
         self._cost = cost if not self._cost else (self._cost + cost) / 2
         self._pace = pace if not self._pace else (self._pace + pace) / 2
         share = max(self.budget * self._pace, 1e-9)
