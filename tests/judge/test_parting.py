@@ -483,7 +483,20 @@ def test_a_killed_rank(tmp_path: Path) -> None:
     job.build.exited(1, Exit(9 * SECOND, None, 9))
     job.build.world.ranks[1].stack = job.site("work")
     job.build.world.ranks[1].stack_since_ns = 8 * SECOND
-    assert job.verdict() == ("killed-by-signal", job.line("work"), (1,))
+    verdict, finding = job.told()
+    assert verdict == ("killed-by-signal", job.line("work"), (1,))
+    assert str(finding.fix).startswith("Nothing but the kernel's out-of-memory killer")
+
+
+def test_what_followed_a_killed_rank_is_told_as_torchrun_does(tmp_path: Path) -> None:
+    job = Job(tmp_path, "def main():\n    dist.all_reduce(x)  # call\n")
+    for rank in range(2):
+        job.build.calls(rank, [job.call("allreduce", "call")])
+    job.build.exited(1, Exit(5 * SECOND, None, 11)).exited(0, Exit(6 * SECOND, None, 15))
+    verdict, finding = job.told(final=True)
+    assert (verdict[0], verdict[2]) == ("killed-by-signal", (1,))
+    assert finding.evidence[-1].lines == ("rank 0: exitcode -15 (SIGTERM)",)
+    assert "PYTHONFAULTHANDLER=1" in str(finding.fix)
 
 
 def test_an_abort_after_a_clean_end_is_nobodys_fault(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..judge.signals import signal_name
 from .logs import mentioned_rank, seconds
 
 if TYPE_CHECKING:
@@ -95,13 +96,7 @@ class Exit:
     @property
     def signal_name(self) -> str:
         """SIGKILL and the like; the number where it has no name."""
-        number = self.signal
-        if number is None:
-            return ""
-        try:
-            return signal.Signals(number).name
-        except ValueError:
-            return str(number)
+        return "" if self.signal is None else signal_name(self.signal)
 
     @property
     def ended(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..findings import Text, say
+from ..judge.signals import remedy
 from . import waits
 from .ranks import named, ranks_of
 from .telling import Verdict, brief, findings_of, follows, note
@@ -216,16 +217,12 @@ def _by_signal(killed: list[Exit], story: Story) -> Verdict:
     ranks = tuple(sorted({rank for one in same if (rank := _rank(one, story)) is not None}))
     if first.first and (rank := _rank(first, story)) is not None:
         ranks = (rank,)
+    fix = remedy(first.signal or 0)
+    others = []
     if first.signal == signal.SIGKILL:
-        fix = say(
-            "Nothing but the kernel's out-of-memory killer, a memory limit or a person sends SIGKILL: look in `dmesg` "
-            'for "Out of memory: Killed process", or in the scheduler\'s accounting. Hold less in host memory: fewer '
-            "loader workers, memory-mapped data, one copy per node."
+        others.append(
+            ("out-of-memory", say("most often: the host or the container's limit ran out of memory"))
         )
-        others = [("out-of-memory", say("most often: the host or the container's limit ran out of memory"))]
-    else:
-        fix = say("Set PYTHONFAULTHANDLER=1 to see the Python line at which native code crashed.")
-        others = []
     message = say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
     lines = [one.line for one in same]
     return Verdict("killed-by-signal", message, ranks, None, fix, lines, [], others, sure=True)
@@ -246,7 +243,10 @@ def _by_status(story: Story) -> Verdict | None:
             if ended
             else say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
         )
-        fix = say("Look at the scheduler, and at who or what else ends jobs here; this log does not tell.")
+        outside = say(
+            "Look at the scheduler, and at who or what else ends jobs here; this log does not tell."
+        )
+        fix = remedy(first.signal) or outside
         return Verdict("killed-by-signal", message, ranks, fix=fix, lines=[first.line], sure=not ended)
     message = say(
         "{ranks} failed first, with exit status {status}; what it printed is not in this log",

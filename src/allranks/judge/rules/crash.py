@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import signal as signals
 from typing import TYPE_CHECKING
 
 from ...faults import catalogue
 from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
 from ..case import Case, ranks_text
 from ..failures import Blame, Failure
+from ..signals import remedy, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_BY_SIGNAL: dict[int, Text] = {
-    signals.SIGKILL: say("the out-of-memory killer, a memory limit of the job (cgroup, Slurm), or a person"),
-    signals.SIGSEGV: say("a crash in native code: an extension, a driver, or a version that does not fit"),
-    signals.SIGBUS: say("shared memory that ran out (/dev/shm), or a file cut off while it was mapped"),
-    signals.SIGABRT: say("an assertion in native code"),
-    signals.SIGILL: say("a binary built for another processor"),
-    signals.SIGFPE: say("an arithmetic error in native code"),
-}
 
 
 def verdict(case: Case, failure: Failure) -> Finding:
@@ -102,21 +93,12 @@ def _unknown(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
 
 def _killed(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
     assert failure.signal is not None
-    try:
-        name = signals.Signals(failure.signal).name
-    except ValueError:
-        name = str(failure.signal)
     message = say(
         "{who} was killed by {signal}; what the other ranks met follows from it",
         who=_who(failure),
-        signal=name,
+        signal=signal_name(failure.signal),
     )
-    cause = _BY_SIGNAL.get(failure.signal)
-    return (
-        "killed-by-signal",
-        message,
-        say("most often it is {cause}", cause=cause) if cause is not None else None,
-    )
+    return "killed-by-signal", message, remedy(failure.signal)
 
 
 def _status(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
@@ -173,4 +155,7 @@ def _evidence(case: Case, failure: Failure) -> list[Evidence]:
 def _brief(failure: Failure) -> str:
     if failure.exception is not None:
         return _error(failure)[:120]
-    return f"signal {failure.signal}" if failure.signal is not None else f"status {failure.status}"
+    # As torchrun prints it: these lines are quoted in every language.
+    if failure.signal is not None:
+        return f"exitcode -{failure.signal} ({signal_name(failure.signal)})"
+    return f"exitcode {failure.status}"
