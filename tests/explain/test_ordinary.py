@@ -247,3 +247,16 @@ def test_but_a_failure_after_an_ordinary_start_is_found(tmp_path: Path) -> None:
     for style in STYLES:
         report = ask(tmp_path, [*STYLES[style](), *own, *ended({0: 1})])
         assert report.findings[0].fault == "child-failed-first", style
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| WARNING: ran out of memory in worker 0: CUDA out of memory. Tried to allocate 2.00 GiB; skipping batch",
+        "2024-01-01 10:00:00 | INFO | trainer | recovering: DataLoader worker (pid 7) is killed by signal: Killed",
+        '[INFO] sample: "RuntimeError: CUDA out of memory happens when batches are long"',
+    ],
+)
+def test_what_its_writer_does_not_take_for_a_failure(tmp_path: Path, line: str) -> None:
+    assert ask(tmp_path, ["step 1", line, "step 2", "step 3"]).loud == []
+    assert ask(tmp_path, ["step 1", line]).loud
