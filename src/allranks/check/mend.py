@@ -38,11 +38,11 @@ class Change:
 
 @dataclass(slots=True)
 class Mended:
-    """What was changed, in how many places, and the report of what is left."""
+    """What was changed, how many findings are gone by it, and the report of what is left."""
 
     report: Report
     changes: list[Change] = field(default_factory=list)
-    edits: int = 0
+    gone: int = 0
 
 
 def mend(
@@ -82,7 +82,7 @@ def mend(
             if name not in bench.given:
                 _write(Path(name), bench.now[name])
     changes = [Change(shown(Path(name)), bench.before[name], bench.now[name]) for name in changed]
-    return Mended(report, changes, bench.made)
+    return Mended(report, changes, bench.gone)
 
 
 class _Bench:
@@ -95,28 +95,24 @@ class _Bench:
         self.before: dict[str, str] = dict(given)
         self.now: dict[str, str] = dict(given)
         self.refused: set[tuple[str, str, str]] = set()
-        self.made = 0
+        self.gone = 0
 
     def attempt(self, report: Report, findings: Sequence[Finding]) -> Report | None:
         """Makes the edits of `findings`; the report afterwards, or None when it is no better: then they are undone."""
         trial = dict(self.now)
-        made = 0
         for name, edits in _by_file(findings).items():
             if name not in trial:
                 text, error = text_of(Path(name))
                 if error is not None:
                     return None
                 self.before[name] = self.now[name] = trial[name] = text
-            trial[name], count = apply(trial[name], edits)
-            made += count
-        if not made:
-            return None
+            trial[name] = apply(trial[name], edits)
         texts = {Path(name): text for name, text in trial.items()}
         after = check(self.paths, self.config, texts=texts, edits=True)
         if not _better(report, after):
             return None
         self.now = trial
-        self.made += made
+        self.gone += len(report.findings) - len(after.findings)
         return after
 
 
@@ -137,12 +133,22 @@ def _better(before: Report, after: Report) -> bool:
 
 
 def _by_file(findings: Iterable[Finding]) -> dict[str, list[Edit]]:
-    """The edits of findings by the absolute path of their file."""
+    """The edits of findings by the absolute path of their file: of those that touch the same lines in two ways, the
+    first finding's, and all of a finding or none."""
     edits: dict[str, list[Edit]] = {}
     for finding in findings:
+        taken = {edit for held in edits.values() for edit in held}
+        if any(_collides(edit, other) for edit in finding.edits for other in taken):
+            continue
         for edit in finding.edits:
-            edits.setdefault(os.path.abspath(edit.path), []).append(edit)
+            if edit not in taken:
+                edits.setdefault(os.path.abspath(edit.path), []).append(edit)
     return edits
+
+
+def _collides(one: Edit, other: Edit) -> bool:
+    same = one.path == other.path and one.start_line <= other.end_line and other.start_line <= one.end_line
+    return same and one != other
 
 
 def _write(path: Path, after: str) -> None:

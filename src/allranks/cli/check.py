@@ -140,7 +140,7 @@ def _check(
     else:
         _show(report, form, language, stdin, options)
     if fix and changes and not options["quiet"]:
-        done = say("Mended {edits} (files: {files}).", edits=mended.edits, files=len(changes))
+        done = say("Mended {edits} (files: {files}).", edits=mended.gone, files=len(changes))
         click.echo(render(done, language), err=True)
     failed = severity_at_or_above(report.worst(), config.fail_on or "warning")
     return 1 if failed and not exit_zero else 0

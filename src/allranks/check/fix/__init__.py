@@ -11,6 +11,7 @@ knows. Whether a mend was right is not its word: `mend` keeps one only if the ch
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -68,7 +69,7 @@ def _parsed(text: str) -> File | None:
 
 def _edits(path: str, before: str, after: str) -> list[Edit]:
     """The lines that differ, as edits; an insertion takes the line before or after it along."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    old, new = _lines(before), _lines(after)
     edits = []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -85,22 +86,21 @@ def _edits(path: str, before: str, after: str) -> list[Edit]:
     return edits
 
 
+def _lines(text: str) -> list[str]:
+    """The lines of `text` with their ends, as Python counts them: a form feed ends none."""
+    return list(io.StringIO(text, newline="\n"))
+
+
 def _ended(line: str) -> str:
     return line if line.endswith("\n") or not line else line + "\n"
 
 
-def apply(text: str, edits: Iterable[Edit]) -> tuple[str, int]:
-    """`text` with `edits`, and how many were made: of two that touch the same lines only the later is.
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """`text` with `edits`, none of which touches the lines of another.
 
     Lines are kept with their ends, so that what no edit touches stays as it was, byte for byte.
     """
-    lines = text.splitlines(keepends=True)
-    made = 0
-    before = len(lines) + 1
-    for edit in sorted(set(edits), key=lambda e: (e.start_line, e.end_line, e.text), reverse=True):
-        if edit.end_line >= before or edit.start_line < 1:
-            continue
+    lines = _lines(text)
+    for edit in sorted(edits, key=lambda e: e.start_line, reverse=True):
         lines[edit.start_line - 1 : edit.end_line] = [edit.text]
-        before = edit.start_line
-        made += 1
-    return "".join(lines), made
+    return "".join(lines)

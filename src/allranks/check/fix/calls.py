@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 
 from . import mends
-from .file import File, argument, dotted, with_argument
+from .file import File, argument, dotted, importing, with_argument
 
 if TYPE_CHECKING:
     from ...findings import Finding
@@ -32,7 +32,7 @@ def drop_shuffle(file: File, finding: Finding) -> cst.Module | None:
         shuffle, sampler = argument(call, "shuffle"), argument(call, "sampler")
         if shuffle is None or sampler is None:
             continue
-        if not isinstance(sampler.value, cst.Name):
+        if not isinstance(sampler.value, cst.Name) or _surely_made(file, sampler.value.value):
             return file.replaced(call, _without(call, shuffle))
         test = f"{sampler.value.value} is None"
         if dotted(shuffle.value) == "True":
@@ -45,21 +45,19 @@ def drop_shuffle(file: File, finding: Finding) -> cst.Module | None:
 def shard(file: File, finding: Finding) -> cst.Module | None:
     """`DataLoader(data, shuffle=True)` -> `DataLoader(data, sampler=DistributedSampler(data))`.
 
-    Declines when the data set is not a plain name (it would be built twice), when the loader has a sampler, or
-    when the file does not import DistributedSampler or torch.utils.data.
+    Declines when the data set is not a plain name (it would be built twice) and when the loader has a sampler.
     """
-    name = file.called("torch.utils.data.distributed.DistributedSampler") or file.called(
-        "torch.utils.data.DistributedSampler"
+    called = (
+        file.called("torch.utils.data.distributed.DistributedSampler"),
+        file.called("torch.utils.data.DistributedSampler"),
     )
+    known = next((name for name in called if name is not None and not name.startswith("torch.")), None)
+    name = known or "DistributedSampler"
     for call in file.calls(_line(finding), "DataLoader"):
         data, shuffle = argument(call, "dataset", 0), argument(call, "shuffle")
         taken = any(argument(call, key) for key in ("sampler", "batch_sampler")) or _positional(call, 2)
         if data is None or not dotted(data.value) or taken:
             continue
-        if name is None:
-            name, extra = "DistributedSampler", "from torch.utils.data import DistributedSampler"
-        else:
-            extra = ""
         shuffled = shuffle is not None and dotted(shuffle.value) != "False"
         if shuffle is not None and dotted(shuffle.value) not in ("True", "False"):
             return None
@@ -70,7 +68,8 @@ def shard(file: File, finding: Finding) -> cst.Module | None:
         else:
             value = shuffle.with_changes(keyword=cst.Name("sampler"), value=cst.parse_expression(sampler))
             new = call.with_changes(args=[value if arg is shuffle else arg for arg in call.args])
-        return _importing(file.replaced(call, new), extra)
+        changed = file.replaced(call, new)
+        return changed if known is not None else importing(changed, "torch.utils.data", name)
     return None
 
 
@@ -106,23 +105,31 @@ def both_spellings(file: File, finding: Finding) -> cst.Module | None:
         system = file.called("os.environ")
         if required is not None:
             new = _without(new, required)
-        plain = default is None or isinstance(default.value, cst.Integer | cst.UnaryOperation)
-        if system is not None and plain:
-            fallback = file.code(default.value) if default is not None else "0"
-            new = with_argument(new, "default", f'int({system}.get("LOCAL_RANK", {fallback}))')
-        return file.replaced(call, new)
+        if default is not None and not isinstance(default.value, cst.Integer | cst.UnaryOperation):
+            return file.replaced(call, new)
+        fallback = file.code(default.value) if default is not None else "0"
+        source = system or "os.environ"
+        new = with_argument(new, "default", f'int({source}.get("LOCAL_RANK", {fallback}))')
+        changed = file.replaced(call, new)
+        return changed if system is not None else importing(changed, "os")
     return None
 
 
 @mends("unregistered-parameter")
 def register(file: File, finding: Finding) -> cst.Module | None:
-    """`self.layers = [...]` -> `self.layers = nn.ModuleList([...])`; a dict becomes a ModuleDict."""
+    """`self.layers = [...]` -> `self.layers = nn.ModuleList([...])`; a dict becomes a ModuleDict, and a tensor with
+    `requires_grad=True` an `nn.Parameter`.
+
+    Declines for a tensor that is named outside of the class: an optimizer may hold it already.
+    """
     statement = file.statement(_line(finding))
     if not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return None
     assign = statement.body[0]
     if not isinstance(assign, cst.Assign):
         return None
+    if isinstance(assign.value, cst.Call):
+        return _parameter(file, assign, assign.value)
     kind = "ModuleDict" if isinstance(assign.value, cst.Dict | cst.DictComp) else "ModuleList"
     if not isinstance(assign.value, cst.Dict | cst.DictComp | cst.List | cst.ListComp):
         return None
@@ -133,6 +140,18 @@ def register(file: File, finding: Finding) -> cst.Module | None:
         return None
     new = cst.Call(cst.parse_expression(name), [cst.Arg(assign.value)])
     return file.replaced(assign.value, new)
+
+
+def _parameter(file: File, assign: cst.Assign, call: cst.Call) -> cst.Module | None:
+    gradient = argument(call, "requires_grad")
+    target, name = assign.targets[0].target, file.called("torch.nn.Parameter")
+    around = file.around(assign, cst.ClassDef)
+    if gradient is None or name is None or around is None or not isinstance(target, cst.Attribute):
+        return None
+    own = file.nodes(cst.Attribute, around)
+    if any(node.attr.value == target.attr.value and node not in own for node in file.nodes(cst.Attribute)):
+        return None
+    return file.replaced(call, cst.Call(cst.parse_expression(name), [cst.Arg(_without(call, gradient))]))
 
 
 @mends("ddp-bypassed")
@@ -164,15 +183,11 @@ def _without(call: cst.Call, gone: cst.Arg) -> cst.Call:
     return call.with_changes(args=args)
 
 
-def _importing(module: cst.Module, line: str) -> cst.Module:
-    """`module` with an import after its other imports."""
-    if not line:
-        return module
-    body = list(module.body)
-    at = 0
-    for index, statement in enumerate(body):
-        if isinstance(statement, cst.SimpleStatementLine) and isinstance(
-            statement.body[0], cst.Import | cst.ImportFrom
-        ):
-            at = index + 1
-    return module.with_changes(body=[*body[:at], cst.parse_statement(line), *body[at:]])
+def _surely_made(file: File, name: str) -> bool:
+    """True for a name that is bound once, by a call: it is never None."""
+    bound = [
+        assign
+        for assign in file.nodes(cst.Assign)
+        if any(dotted(target.target) == name for target in assign.targets)
+    ]
+    return len(bound) == 1 and isinstance(bound[0].value, cst.Call)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -95,6 +96,14 @@ class File:
         body = list(parent.body)
         return parent, body, next(i for i, s in enumerate(body) if s is statement)  # type: ignore[return-value]
 
+    def put(self, statement: Statement, new: Sequence[Statement]) -> cst.Module | None:
+        """The module with `new` in the place of a statement; None in a block on the line of its header."""
+        found = self.block(statement)
+        if found is None:
+            return None
+        block, body, index = found
+        return self.with_block(block, [*body[:index], *new, *body[index + 1 :]])
+
     def with_block(self, block: cst.CSTNode, body: Sequence[Any]) -> cst.Module:
         """The module with another body for `block`."""
         if block is self.module:
@@ -137,6 +146,50 @@ class File:
                 if best is None or len(here) < len(best):
                     best = here
         return best
+
+
+def importing(module: cst.Module, home: str, name: str = "") -> cst.Module:
+    """`module` with `from home import name`, or `import home`, in the order in which imports are sorted."""
+    body = list(module.body)
+    for index, statement in enumerate(body):
+        if not name or not isinstance(statement, cst.SimpleStatementLine) or _imported(statement) != home:
+            continue
+        found = statement.body[0]
+        if isinstance(found, cst.ImportFrom) and not isinstance(found.names, cst.ImportStar):
+            more = found.with_changes(names=_with_alias(list(found.names), name))
+            body[index] = statement.with_changes(body=[more, *statement.body[1:]])
+            return module.with_changes(body=body)
+    at = next((i for i, statement in enumerate(body) if _imported(statement) not in ("", "__future__")), 0)
+    first = at
+    while at < len(body) and "" < _imported(body[at]) < home:
+        at += 1
+    new = cst.parse_statement(f"from {home} import {name}" if name else f"import {home}")
+    assert isinstance(new, cst.SimpleStatementLine)
+    if at == first and body:
+        new = new.with_changes(leading_lines=body[at].leading_lines)
+        apart = [] if _imported(body[at]).partition(".")[0] in sys.stdlib_module_names else [cst.EmptyLine()]
+        body[at] = body[at].with_changes(leading_lines=apart)
+    return module.with_changes(body=[*body[:at], new, *body[at:]])
+
+
+def _imported(statement: cst.CSTNode) -> str:
+    """The module that a statement imports, or imports from; empty for other statements."""
+    found = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
+    if isinstance(found, cst.Import):
+        return dotted(found.names[0].name)
+    return dotted(found.module) if isinstance(found, cst.ImportFrom) else ""
+
+
+def _with_alias(names: list[cst.ImportAlias], name: str) -> list[cst.ImportAlias]:
+    """The names of an import with one more, before the first that sorts behind it."""
+    at = next((i for i, alias in enumerate(names) if dotted(alias.name) > name), len(names))
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if len(names) > 1 and isinstance(names[0].comma, cst.Comma):
+        comma = names[0].comma
+    if at < len(names):
+        return [*names[:at], cst.ImportAlias(cst.Name(name), comma=comma), *names[at:]]
+    last = names[-1]
+    return [*names[:-1], last.with_changes(comma=comma), cst.ImportAlias(cst.Name(name), comma=last.comma)]
 
 
 def _is_compound(node: object) -> bool:

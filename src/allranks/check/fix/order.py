@@ -11,6 +11,8 @@ from . import mends
 from .file import File, Statement, called_expression, dotted, last_name, statement_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...findings import Finding
 
 
@@ -89,21 +91,43 @@ def clear_after_step(file: File, finding: Finding) -> cst.Module | None:
 
 @mends("process-group-not-destroyed")
 def destroy(file: File, finding: Finding) -> cst.Module | None:
-    """`dist.destroy_process_group()` at the end of the function that makes the group and trains with it.
+    """`dist.destroy_process_group()` at the end of the script, or of the function that makes the group and trains.
 
-    Declines when the function returns something or leaves early: the group may be of use to whoever called it.
+    Declines when the function returns something or leaves early, or only sets up the group: it may be of use to
+    whoever called it.
     """
     statement = file.statement(_line(finding))
     dist = file.called("torch.distributed")
-    function = file.function(statement) if statement is not None else None
-    if statement is None or function is None or dist is None:
+    found = file.block(statement) if statement is not None else None
+    if statement is None or found is None or dist is None:
         return None
+    block, function = found[0], file.function(statement)
+    new = statement_of(f"{dist}.destroy_process_group()")
+    if function is None:
+        return file.with_block(block, [*found[1], new]) if _is_script(file, block) else None
     if not isinstance(function.body, cst.IndentedBlock) or file.nodes(cst.Return, function.body):
         return None
-    if not any(isinstance(s, cst.For | cst.While) for s in file.statements if file.function(s) is function):
+    loops = any(isinstance(s, cst.For | cst.While) for s in file.statements if file.function(s) is function)
+    if not loops and not _is_all(file, function):
         return None
-    new = statement_of(f"{dist}.destroy_process_group()")
     return file.with_block(function.body, [*function.body.body, new])
+
+
+def _is_script(file: File, block: cst.CSTNode) -> bool:
+    """True for the top level of a file, or what it does as `__main__`."""
+    parent = next(file.parents(block), None)
+    main = isinstance(parent, cst.If) and "__name__" in file.code(parent.test) and parent in file.module.body
+    return block is file.module or main
+
+
+def _is_all(file: File, function: cst.FunctionDef) -> bool:
+    """True for a function that is all that the script calls."""
+    called = [
+        call
+        for s in file.statements
+        if file.function(s) is None and (call := called_expression(s)) is not None
+    ]
+    return len(called) == 1 and dotted(called[0].func) == function.name.value
 
 
 @mends("needless-barrier")
@@ -120,21 +144,67 @@ def drop(file: File, finding: Finding) -> cst.Module | None:
 
 @mends("sync-batch-norm-misplaced", "moved-after-wrap")
 def before_wrap(file: File, finding: Finding) -> cst.Module | None:
-    """`model = DDP(model)` and the `model = ...(model)` that follows it change places."""
+    """What changes a model behind `model = DDP(model)` goes before it: `model = model.to(device)`. Of a model that
+    has another name inside, it goes into the call: `model = DDP(net); model.double()` -> `DDP(net.double())`.
+
+    Declines unless both stand in one block, and nothing between them binds what the change uses.
+    """
     statement = file.statement(_line(finding))
     found = file.block(statement) if statement is not None else None
-    if statement is None or found is None:
+    change = _change(statement) if statement is not None else None
+    if statement is None or found is None or change is None:
         return None
     block, body, index = found
+    name, value = change
+    at = max((i for i, s in enumerate(body[:index]) if _rebound(s, anything=True) == name), default=-1)
+    wrap = body[at]
+    calls = (
+        [call for call in file.nodes(cst.Call, wrap) if last_name(call.func) in _WRAPPERS] if at >= 0 else []
+    )
+    between = [*body[at + 1 : index]]
+    if len(calls) != 1 or not calls[0].args or _bound(file, between) & _names(file, value):
+        return None
+    if _rebound(wrap) == name and _rebound(statement) == name:
+        return file.with_block(block, [*body[:at], statement, wrap, *between, *body[index + 1 :]])
+    inner = calls[0].args[0]
+    changed = inner.with_changes(value=_in_place_of(value, name, inner.value))
+    call = calls[0].with_changes(args=[changed, *calls[0].args[1:]])
+    new = cst.ensure_type(wrap.deep_replace(calls[0], call), cst.SimpleStatementLine)
+    return file.with_block(block, [*body[:at], new, *between, *body[index + 1 :]])
+
+
+_WRAPPERS = ("DDP", "DistributedDataParallel")
+
+
+def _change(statement: cst.CSTNode) -> tuple[str, cst.BaseExpression] | None:
+    """(name, expression) of `name = f(name)`, `name = name.f()` or `name.f()`."""
     name = _rebound(statement)
-    if name is None or index == 0 or _rebound(body[index - 1]) != name:
+    if name is not None:
+        assert isinstance(statement, cst.SimpleStatementLine)
+        assert isinstance(statement.body[0], cst.Assign)
+        return name, statement.body[0].value
+    call = called_expression(statement)
+    if call is None or not isinstance(call.func, cst.Attribute) or not dotted(call.func.value):
         return None
-    wrap = body[index - 1]
-    calls = [last_name(call.func) for call in file.nodes(cst.Call, wrap)]
-    if not {"DDP", "DistributedDataParallel"} & {*calls}:
-        return None
-    swapped = [*body[: index - 1], statement, wrap, *body[index + 1 :]]
-    return file.with_block(block, swapped)
+    return dotted(call.func.value), call
+
+
+def _in_place_of(node: cst.BaseExpression, name: str, new: cst.BaseExpression) -> cst.BaseExpression:
+    """`node` with `new` for the first `name` in it."""
+    old = next(part for part in m.findall(node, m.Name() | m.Attribute()) if dotted(part) == name)  # type: ignore[arg-type]
+    changed = node.deep_replace(old, new)
+    assert isinstance(changed, cst.BaseExpression)
+    return changed
+
+
+def _bound(file: File, statements: Sequence[cst.CSTNode]) -> set[str]:
+    """The names that statements bind."""
+    targets = [target.target for s in statements for target in file.nodes(cst.AssignTarget, s)]
+    return {name for target in targets for name in _names(file, target)}
+
+
+def _names(file: File, node: cst.CSTNode) -> set[str]:
+    return {name.value for name in file.nodes(cst.Name, node)}
 
 
 @mends("optimizer-mismatch")

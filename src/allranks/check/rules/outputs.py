@@ -93,6 +93,8 @@ def _writing(event: Event, many: int) -> Text:
 def _shared_target(scene: Scene, event: Event) -> int:
     """How many ranks surely write the one target of an event; NOBODY when it is a rank's own or not known."""
     reach = scene.reaches(event, files=event.kind == "load")
+    if event.kind == "tracker" and any(scene.differs(v) is not Kind.UNIFORM for v in event.args.values()):
+        return NOBODY  # a name, a group or a mode for each rank
     if not reach.sure or reach.many in (NOBODY, ONE) or not scene.shared(event):
         return NOBODY
     for target in _targets(event):
