@@ -3,11 +3,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from hosts import FAKE, Host
 from test_boot import PYTHONS
+
+from allranks.rank.failure import Failures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,3 +160,13 @@ def test_from_python_3_12_on_silence_is_heard_too(host: Host, tmp_path: Path, py
         return
     assert [kind for _, kind, _ in heard] == ["IndexError"] * 3 + ["AttributeError"]
     assert host.said("exception")[0][6][-1][1] == 5
+
+
+def test_what_was_there_last_is_told_before_the_error_that_ends_the_program() -> None:
+    sent: list[str] = []
+    guest = SimpleNamespace(sink=object(), send=lambda *message: sent.append(message[0]), failed=pytest.fail)
+    failures = Failures(guest)
+    failures.at_end.append(lambda: sent.append("look"))
+    failures.tell(KeyError("batch"), "handled")
+    failures.tell(ValueError("boom"), "uncaught")
+    assert sent == ["exception", "look", "exception"]

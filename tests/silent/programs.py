@@ -377,9 +377,19 @@ def summed(rank: int) -> None:
 
 
 def summing_hook(rank: int) -> None:
-    def hook(state, bucket):  # type: ignore[no-untyped-def]  # HERE
-        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()  # HERE
         return future.then(lambda f: f.value()[0])
+
+    model = DDP(net())
+    model.register_comm_hook(None, hook)
+    loop(model, sgd(model))
+
+
+def averaging_hook(rank: int) -> None:
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda f: f.value()[0] / dist.get_world_size())
 
     model = DDP(net())
     model.register_comm_hook(None, hook)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from allranks.rank import record
+from allranks.rank import failure, record
 from allranks.rank.silent import Silent
 
 
@@ -25,6 +25,7 @@ class Guest:
         self.sent: list[tuple[Any, ...]] = []
         self.errors: list[str] = []
         self.recorder = record.Recorder(self.send, None)
+        self.failures = failure.Failures(self)
 
     def send(self, *message: Any) -> None:
         self.sent.append(message)

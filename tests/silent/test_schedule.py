@@ -18,7 +18,9 @@ def test_powers_of_two_are_sampled_while_that_is_cheap() -> None:
 
 def test_only_the_first_steps_are_sampled_whatever_they_cost() -> None:
     schedule = Schedule({})
-    schedule.took(1.0, 0.5)  # in the budget of 1 % from step 200 on: the power of two after that, and every 256th
+    schedule.took(
+        1.0, 0.5
+    )  # in the budget of 1 % from step 200 on: the power of two after that, and every 256th
     assert sampled(schedule, 520) == [1, 2, 3, 4, 256, 512]
 
 

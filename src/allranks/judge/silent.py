@@ -39,7 +39,8 @@ def findings(case: Case, root: Finding | None = None) -> list[Finding]:
     if any(f.severity is Severity.ERROR and f.fault != REST and _moves(f) for f in found):
         found = [f for f in found if f.fault != REST]
     if root is not None and root.severity is Severity.ERROR:
-        found = [f for f in found if f.severity is Severity.ERROR and f.fault != root.fault]
+        told = {root.fault, REST} if _moves(root) else {root.fault}
+        found = [f for f in found if f.severity is Severity.ERROR and f.fault not in told]
     return sorted(found, key=lambda finding: -finding.severity.weight)
 
 

@@ -173,6 +173,8 @@ class Backward:
             self._index()
         parameter = self._owners.get(tensor.data_ptr())
         whole = parameter is None and tensor.numel() in self._sizes and tensor.dim() == 1
+        if whole and any(wrap.hooked for wrap in self.wraps.living()):
+            return  # a bucket that DDP hands to its hook
         if parameter is None and not whole:
             return
         how = str(op).rpartition(".")[2] or "SUM"

@@ -25,6 +25,8 @@ class Failures:
     def __init__(self, guest: Any) -> None:
         self.guest = guest
         self.count = 0
+        self.at_end: list[Any] = []
+        """Functions called before an error that ends the program is told: what was there last may explain it."""
 
     def tell(self, error: BaseException, how: str) -> None:
         """Reports an exception object; `how` is where it was seen: passing, uncaught, thread, logged, handled.
@@ -34,6 +36,9 @@ class Failures:
         try:
             if self.guest.sink is None:
                 return
+            if how == "uncaught":
+                for look in self.at_end:
+                    look()
             known = getattr(error, "_allranks", None)
             if known is not None:
                 if how not in known[1]:

@@ -5,9 +5,9 @@ Between steps the hooks note events: a forward through DDP, a backward, a zero_g
 program has few patterns, and each is told once.
 
 Which steps are sampled is decided by the step's number alone, so that all ranks sample the same ones without asking
-each other: the first four, all powers of two while that is cheap, and the multiples of a gap. The gap is a power of two that each rank
-chooses for itself so that its own samples cost no more than the budget. Gaps nest: the steps that the slowest rank
-samples are sampled by all.
+each other: the first four, all powers of two while that is cheap, and the multiples of a gap. The gap is a power of
+two that each rank chooses for itself so that its own samples cost no more than the budget. Gaps nest: the steps that
+the slowest rank samples are sampled by all.
 """
 
 from __future__ import annotations

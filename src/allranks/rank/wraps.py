@@ -34,7 +34,8 @@ class Wrap:
         self.told: set[str] = set()
         self.forwards = self.seen = 0
         """Forwards that prepared a backward: all, and those until the last sample."""
-        self.armed = False
+        self.armed = self.hooked = False
+        """Waiting for a call that goes around DDP; with a communication hook of its own."""
 
     def local(self) -> bool:
         """True inside no_sync."""
@@ -67,6 +68,7 @@ class Wraps:
         """The code of DDP's forward, by which it is found on the stack."""
         self._moving = False
         steps.looks.append(self.look)
+        steps.guest.failures.at_end.append(self.changes)
 
     def living(self) -> list[Wrap]:
         """The wraps whose DDP still exists."""
@@ -164,6 +166,11 @@ class Wraps:
                     self._left_out(wrap, entry)
                     self._unregistered(wrap.inner(), wrap.number)
                     self._norms(wrap)
+
+    def changes(self) -> None:
+        """Whether the models are still what DDP was built over: asked anew when an error ends the program."""
+        for wrap in self.living():
+            self._changes(wrap)
 
     def _changes(self, wrap: Wrap) -> None:
         now = dict(wrap.inner().named_parameters())
@@ -375,6 +382,7 @@ def wrap_ddp(guest: Any, wraps: Wraps, module: Any) -> None:
     def hook(args: Any, kwargs: Any, frame: Any) -> None:
         wrap = next((w for w in wraps.wraps if w.ref() is args[0]), None)
         if wrap is not None:
+            wrap.hooked = True
             given = kwargs.get("hook", args[2] if len(args) > 2 else None)
             code = getattr(given, "__code__", None)
             file, line = (stack.describe(code).path, code.co_firstlineno) if code is not None else ("", 0)

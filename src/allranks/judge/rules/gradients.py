@@ -150,11 +150,25 @@ def _sets_flag(case: Case, thaw: bool) -> Location | None:
     for path in files:
         tree = case.program.module(path).tree
         for node in ast.walk(tree) if tree is not None else ():
-            if not isinstance(node, ast.Assign) or (ast.unparse(node.value) == "False") is thaw:
-                continue
-            if any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets):
-                lines.append(Location(case.path(path), node.lineno))
+            value = _flag(node)
+            if value is not None and (value == "False") is not thaw:
+                lines.append(Location(case.path(path), getattr(node, "lineno", 1)))
     return lines[0] if len(lines) == 1 else None
+
+
+def _flag(node: ast.AST) -> str | None:
+    """The value that a statement or call gives to `requires_grad`, as it is written."""
+    if isinstance(node, ast.Assign):
+        if any(isinstance(t, ast.Attribute) and t.attr == "requires_grad" for t in node.targets):
+            return ast.unparse(node.value)
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "requires_grad_"
+    ):
+        given = [*node.args, *(k.value for k in node.keywords)]
+        return ast.unparse(given[0]) if given else "True"
+    return None
 
 
 def _explained(case: Case) -> bool:

@@ -88,8 +88,10 @@ def _summing_hook(case: Case) -> Finding | None:
     message = say(
         "this communication hook sums the gradients and nowhere divides them by the number of ranks"
     )
+    calls = (n for n in ast.walk(function) if isinstance(n, ast.Call) and "reduce" in ast.unparse(n.func))
+    line = next((call.lineno for call in calls), row["line"])
     return found(
-        "reduced-twice-or-unscaled", message, Location(case.path(row["file"]), row["line"]),
+        "reduced-twice-or-unscaled", message, Location(case.path(row["file"]), line),
         confidence=Confidence.INFERRED, fix=say("divide the bucket by the world size before or after the reduction"),
     )  # fmt: skip
 
