@@ -652,12 +652,43 @@ def edited_on_one(rank: int) -> None:
     model = DDP(net())
     if rank == 1:
         with torch.no_grad():
-            model.module[0].weight.mul_(2)
+            model.module[0].weight.mul_(2)  # HERE
+    loop(model, sgd(model))
+
+
+def drawn_after_wrapping(rank: int) -> None:
+    def draw(layer: nn.Module) -> None:
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight)
+
+    torch.manual_seed(rank)
+    model = DDP(net())
+    model.apply(draw)  # HERE
+    loop(model, sgd(model))
+
+
+def noise_of_its_own(rank: int) -> None:
+    model = DDP(net())
     optimizer = sgd(model)
-    for _ in range(STEPS):
+    own = torch.Generator().manual_seed(rank)
+    for step in range(STEPS):
         optimizer.zero_grad()
         model(batch()).square().mean().backward()
-        optimizer.step()  # HERE
+        optimizer.step()
+        if step == 2:
+            for p in model.parameters():
+                p.data += 0.01 * torch.randn(p.shape, generator=own)  # HERE
+
+
+def state_on_first(rank: int) -> None:
+    model = DDP(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loop(model, optimizer, steps=2)
+    state = optimizer.state_dict()
+    again = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    if rank == 0:
+        again.load_state_dict(state)  # HERE
+    loop(model, again)
 
 
 def steps_on_first(rank: int) -> None:

@@ -111,7 +111,7 @@ _CERTAIN_START = frozenset("[(012")
 _FAR_RANK = re.compile(r".{0,100}?\[rank(?P<rank>\d{1,7})\]:(?P<end> ?|\[|$)")
 _RANK_LOG = re.compile(r"\[rank(?P<rank>\d+)\]:(?=\[[EWIF])")
 _TASK = re.compile(r" {0,5}(?P<task>\d{1,5}): ?")
-_HOST = re.compile(r"(?P<node>[A-Za-z][\w.-]*\d[\w.-]*|\d{1,3}(?:\.\d{1,3}){3}) ?(?:: |\| ?)")
+_HOST = re.compile(r"(?P<node>[A-Za-z][\w.-]{0,80}?\d[\w.-]{0,80}|\d{1,3}(?:\.\d{1,3}){3}) ?(?:: |\| ?)")
 _ISO = re.compile(r"(?P<iso>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)) ")
 _USUALLY = 0.6
 """Share of the lines that must bear a prefix which ordinary text could also begin with ("3: ", "node1: ")."""
@@ -132,7 +132,7 @@ class Prefixes:
         """Decides by a sample; later windows count until there were enough lines."""
         if self._seen >= _SAMPLE:
             return
-        sample = [text for text in texts if text.strip()][:_SAMPLE]
+        sample = [text[:LONGEST] for text in texts if text.strip()][:_SAMPLE]
         if len(sample) < self._seen or not sample:
             return
         self._seen = len(sample)

@@ -280,17 +280,19 @@ class _Reading:
         shown = _shown(traceback, frame, raised, readings)
         frame = frame or _nearest(raised)
         rank = self.table_rank.get(traceback.lines[0].number, traceback.process) if traceback.lines else None
+        call = call_of(raised.frames)
         key = (
             role,
             readings[0].signature if readings else raised.type,
             frame,
+            call,
             frame is None and raised.message,
         )
         self._add(
             key,
             Incident(
                 role, readings, raised.type, raised.text, frame, shown[0] if shown else traceback.lines[0],
-                call=call_of(raised.frames), error=raised, time=self._time(raised.first),
+                call=call, error=raised, time=self._time(raised.first),
             ),
             origin, rank, shown,
         )  # fmt: skip

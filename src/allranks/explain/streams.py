@@ -10,7 +10,6 @@ import lzma
 import shutil
 import subprocess
 import sys
-import zlib
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -27,8 +26,6 @@ BLOCK = 256 * 1024
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
-_BROKEN = (EOFError, OSError, lzma.LZMAError, zlib.error, ValueError)
-"""What the decompressors raise on a file that was cut off or damaged."""
 
 
 class _Readable(Protocol):
@@ -68,7 +65,7 @@ class Stream:
             while True:
                 try:
                     block = read(BLOCK)
-                except _BROKEN:
+                except Exception:  # damaged or cut off: each decompressor has errors of its own
                     self.cut = True
                     return
                 if not block:

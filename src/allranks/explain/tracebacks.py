@@ -72,7 +72,7 @@ _MARKS = re.compile(
 """Lines below a source line that point into it."""
 _BOX = re.compile(r"[╭┌+][─━-]{2}")
 _BOX_END = re.compile(r"\s*[╰└+][─━-]{2}")
-_BOX_LINE = re.compile(r"\s*[│|] ?(?P<content>.*?)\s*[│|]?\s*$")
+_SIDES = ("│", "|")
 _BOX_FRAME = re.compile(r"(?P<path>(?:/|~|[A-Za-z]:\\|<|\.?\w)\S*?):(?P<line>\d+)(?: in (?P<function>.+))?$")
 _CAUSE = "The above exception was the direct cause of the following exception"
 _CONTEXT = "During handling of the above exception, another exception occurred"
@@ -364,10 +364,10 @@ class Assembler:
             opened.boxed, opened.expects_code = False, False
             self._give(opened, line)
             return True
-        side = _BOX_LINE.match(text)
-        if side is None:
+        between = text.strip()
+        if not between.startswith(_SIDES):
             return False
-        content = side["content"].rstrip()
+        content = between[1:].rstrip().removesuffix("│").removesuffix("|").rstrip().removeprefix(" ")
         if match := _BOX_FRAME.match(opened.part + content):
             path = match["path"]
             function = (match["function"] or "").strip()

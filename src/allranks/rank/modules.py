@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 
+from . import stack
 from .backward import noting
 from .scaling import zeroed
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def wrap(guest: Any, wraps: Any, backward: Any, module: Any) -> None:
-    """`Module._apply` (behind to, half, cuda), `load_state_dict`, `requires_grad_`, `named_parameters`, `zero_grad`,
-    and the hooks that see parameters and submodules being set."""
+    """`Module._apply` (behind to, half, cuda), `apply`, `load_state_dict`, `requires_grad_`, `named_parameters`,
+    `zero_grad`, and the hooks that see parameters and submodules being set."""
     kind, steps = module.Module, wraps.steps
     torch = steps.torch
     apply = kind._apply
@@ -31,6 +32,12 @@ def wrap(guest: Any, wraps: Any, backward: Any, module: Any) -> None:
         if found is not None:
             steps.tell("loaded", wrap=found.number, step=steps.total, site=steps.site(frame))
 
+    def applied(args: Any, kwargs: Any, frame: Any) -> None:
+        if wraps.wraps and stack.describe(frame.f_code).owner == stack.USER:  # it calls itself on every child
+            found = wraps.around(args[0])
+            if found is not None:
+                steps.tell("applied", wrap=found.number, step=steps.total, site=steps.site(frame))
+
     def asked(args: Any, kwargs: Any, frame: Any) -> None:
         if guest.recorder is not None:
             wraps.note(args[0])
@@ -42,6 +49,7 @@ def wrap(guest: Any, wraps: Any, backward: Any, module: Any) -> None:
             steps.tell("required", wrap=found.number, wanted=wanted, step=steps.total, site=steps.site(frame))
 
     kind._apply = _apply
+    kind.apply = noting(guest, applied, kind.apply)
     kind.load_state_dict = noting(guest, loaded, kind.load_state_dict)
     kind.named_parameters = noting(guest, asked, kind.named_parameters)
     kind.requires_grad_ = noting(guest, required, kind.requires_grad_)

@@ -12,6 +12,7 @@ the slowest rank samples are sampled by all.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -250,5 +251,20 @@ def wrap(guest: Any, steps: Steps, module: Any) -> None:
         except Exception as error:
             guest.failed(error)
 
+    kind, load = module.Optimizer, module.Optimizer.load_state_dict
+
+    @functools.wraps(load)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            if steps.live():
+                frame = sys._getframe(1)
+                steps.tell(
+                    "restored", optimizer=steps.entry(self).number, step=steps.total, site=steps.site(frame)
+                )
+        except Exception as error:
+            guest.failed(error)
+        return load(self, *args, **kwargs)
+
+    kind.load_state_dict = load_state_dict
     module.register_optimizer_step_pre_hook(before)
     module.register_optimizer_step_post_hook(after)

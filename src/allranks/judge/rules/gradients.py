@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
 from ...world import SETUP
+from .. import edits
 from ..case import Case, ranks_text
 from ..digests import agreed
 from ..observed import Torn, assignment, event, everywhere, first, last, place, rows, torn
@@ -380,7 +381,7 @@ def needless_unused_search(case: Case) -> Finding | None:
 def replicas_diverged(case: Case) -> Finding | None:
     """Replicas that differ; told where no other rule knows why (see `silent`)."""
     for t in [t for t in torn(case) if t.wrap]:
-        return _loaded(case, t) or _options(case, t) or _diverged(case, t)
+        return _loaded(case, t) or _restored(case, t) or _options(case, t) or _diverged(case, t)
     return _never_steps(case)
 
 
@@ -399,6 +400,22 @@ def _loaded(case: Case, t: Torn) -> Finding | None:
         "replicas-diverged", message, place(case, loads[0][1]["site"]), ranks=ranks, evidence=(_digests(t),),
         related=_related(case, (_wrap_site(case, t.wrap), say("DDP is built here"))),
         fix=say("load on every rank, or before DDP is built, which broadcasts what rank 0 has"),
+    )  # fmt: skip
+
+
+def _restored(case: Case, t: Torn) -> Finding | None:
+    """The state of an optimizer that only some ranks load: equal gradients give unequal steps."""
+    loads = everywhere(case, "restored", optimizer=t.part["optimizer"])
+    ranks = tuple(sorted({rank for rank, _ in loads}))
+    if not ranks or len(ranks) == len(case.world.ranks) or t.difference.what != "parameters":
+        return None
+    message = say(
+        "{ranks} loads a state into the optimizer, the others do not: equal gradients move the replicas apart",
+        ranks=ranks_text(ranks),
+    )
+    return found(
+        "replicas-diverged", message, place(case, loads[0][1]["site"]), ranks=ranks, evidence=(_digests(t),),
+        fix=say("load the optimizer's state on every rank"),
     )  # fmt: skip
 
 
@@ -440,10 +457,32 @@ def _diverged(case: Case, t: Torn) -> Finding:
         )  # fmt: skip
     site = steps[0] if steps else _optimizer_site(case, number)
     return found(
-        "replicas-diverged", message, place(case, site), ranks=t.difference.ranks, evidence=(_digests(t),),
+        "replicas-diverged", message, _edited(case, t) or place(case, site), ranks=t.difference.ranks,
+        evidence=(_digests(t),),
         related=_related(case, (_wrap_site(case, t.wrap), say("DDP is built here"))),
         fix=say("look for what is done on some ranks only between DDP's construction and this step"),
     )  # fmt: skip
+
+
+def _edited(case: Case, t: Torn) -> Location | None:
+    """The line that changed the parameters beside the optimizer: seen as it ran, or the only one in the program."""
+    if t.difference.what != "parameters":
+        return None
+    applied = [row for _, row in everywhere(case, "applied", wrap=t.wrap) if row["step"] <= t.difference.step]
+    if applied:
+        return place(case, applied[0]["site"])
+    lines: dict[str, set[int]] = {}
+    for _, row in [*everywhere(case, "event"), *everywhere(case, "wrap", number=t.wrap)]:
+        for frame in row["site"]:
+            if frame.user:
+                lines.setdefault(frame.path, set()).add(frame.line)
+    trees = {path: tree for path in lines if (tree := case.program.module(path).tree) is not None}
+    near = [
+        (p, e) for p, tree in trees.items() for f in edits.around(tree, lines[p]) for e in edits.in_place(f)
+    ]
+    anywhere = [(p, e) for p, tree in trees.items() for e in edits.in_place(tree)]
+    only = next((pairs for pairs in (near, anywhere) if len(pairs) == 1), None)
+    return Location(case.path(only[0][0]), only[0][1].lineno) if only else None
 
 
 def _never_steps(case: Case) -> Finding | None:
