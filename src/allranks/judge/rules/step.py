@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...findings import Confidence, Evidence, Finding, Location, Text, say
 from ...world import SETUP, Frame
 from ..case import Case, at_fault, describe, ranks_text
+from ..observed import everywhere
 from ..weigh import Cause, Side
 from . import Rules, found
 
@@ -227,7 +228,9 @@ def backward_rank_conditional(case: Case) -> Finding | None:
     parting = case.parting
     if parting is None or parting.cause is not Cause.RANK_BRANCH or parting.inner.kind is None:
         return None
-    if parting.inner.kind.inside != "DDP.backward" or not _text_has(parting, ".backward("):
+    if parting.inner.kind.inside != "DDP.backward":
+        return None
+    if not _text_has(parting, ".backward(") and not _leaves_after_forward(case, parting):
         return None
     message = say(
         "only {inner} runs backward (`{test}`, line {line}); its reduction waits for every rank",
@@ -238,6 +241,18 @@ def backward_rank_conditional(case: Case) -> Finding | None:
         "backward-rank-conditional",
         message,
         say("run backward on every rank; guard only logging and saving"),
+    )
+
+
+def _leaves_after_forward(case: Case, parting: Parting) -> bool:
+    """True when the branch is a way out between the forward, which all ranks make, and the backward."""
+    if not isinstance(parting.node, ast.If) or not isinstance(parting.node.body[-1], ast.Continue | ast.Return):
+        return False
+    forwards = [row["site"][-1] for _, row in everywhere(case, "event", what="forward") if row["site"]]
+    backward = _innermost(parting.inner)
+    return backward is not None and any(
+        f.path == backward.path and f.function == backward.function and f.line < (parting.line or 0) < backward.line
+        for f in forwards
     )
 
 
