@@ -136,12 +136,25 @@ def test_long_texts_cost_little(row: object) -> None:
         "[rank1]: " * 300_000,
         '  File "' * 300_000,
         "(" * 2_000_000,
+        "a1" * 1_500_000,
+        "9f3a7b" * 500_000,
+        "a-1." * 700_000,
+        '  File "x.py", line 3, in f ' * 100_000,
+        "│ " * 1_000_000,
+        "a\r" * 300_000,
     ],
 )
 def test_endless_lines(line: str) -> None:
     log = (
         f'Traceback (most recent call last):\n{line}\n  File "x.py", line 3, in f\n{line}\nKeyError: {line}\n'
     )
+    check(told(log.encode()))
+
+
+@pytest.mark.parametrize("middle", [" " * 16_000, "│" * 16_000, " │" * 8_000, "x" * 16_000])
+def test_wide_boxes(middle: str) -> None:
+    wide = "\n".join(f"│{middle}x" for _ in range(200))
+    log = f"╭─── Traceback (most recent call last) ───╮\n│ /srv/x.py:3 in f │\n{wide}\n╰──╯\nKeyError: 1\n"
     check(told(log.encode()))
 
 

@@ -438,3 +438,10 @@ def test_a_size_mismatch_between_two_calls_is_one_of_order(tmp_path: Path) -> No
         ],
     )
     assert [one.fault for one in report.findings[:2]] == ["collective-order", "collective-shape"]
+
+
+def test_one_line_with_two_calls(tmp_path: Path) -> None:
+    at = ("/srv/job/train.py", 52, "main", "dist.all_reduce(x) if rank else dist.broadcast(x, 0)")
+    ranks = {0: trace([MAIN, at, c10d("broadcast")], LATE), 1: trace([MAIN, at, c10d("all_reduce")], LATE)}
+    found = verdict(ask(tmp_path, woven(ranks, PREFIXES["excepthook"], "after")))
+    assert (found.fault, found.ranks, place(found)) == ("collective-order", (0, 1), ("train.py", 52))
