@@ -194,7 +194,8 @@ class Interest:
 
     def matters(self, path: Path, line: int) -> bool:
         """True for a function, by the line of its `def`, that is worth following."""
-        self.add([path])
+        if path not in self._files:
+            self.add([path])
         return (path, line) in self._telling.told
 
     def class_matters(self, name: str) -> bool:
@@ -203,7 +204,8 @@ class Interest:
 
     def communicates(self, path: Path, line: int) -> bool:
         """True for a function that may communicate or leave, itself or through what it calls."""
-        self.add([path])
+        if path not in self._files:
+            self.add([path])
         return (path, line) in self._communicating.told
 
     def class_communicates(self, name: str) -> bool:

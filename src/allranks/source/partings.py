@@ -30,13 +30,18 @@ class View:
     lane: int
     holds: tuple[tuple[int, bool], ...]
     defaults: tuple[bool, ...]
+    masks: dict[Guard, int] = field(default_factory=dict, compare=False, repr=False)
+    """The lanes of each guard that was asked for, under this outcome."""
 
     def sees(self, guard: Guard) -> bool:
         """True when this rank is among the lanes of `guard`."""
         if type(guard) is int:
             return bool(guard >> self.lane & 1)
-        chosen = dict(self.holds)
-        return bool(mask_under(guard, lambda s: chosen.get(s, self.defaults[s])) >> self.lane & 1)
+        mask = self.masks.get(guard)
+        if mask is None:
+            chosen = dict(self.holds)
+            mask = self.masks[guard] = mask_under(guard, lambda s: chosen.get(s, self.defaults[s]))
+        return bool(mask >> self.lane & 1)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -83,7 +84,7 @@ class Module:
         """What its import statements bind, wherever they stand: local name -> (level, module, member)."""
         if self._imports is None:
             self._imports = {}
-            for node in ast.walk(self.tree) if self.tree else ():
+            for node in _statements(self.tree) if self.tree else ():
                 if isinstance(node, ast.Import):
                     for alias in node.names:
                         bound = alias.asname or alias.name.split(".")[0]
@@ -98,6 +99,21 @@ class Module:
         return self._imports
 
 
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Every statement, the outer ones first."""
+    todo: deque[ast.AST] = deque(tree.body)
+    while todo:
+        node = todo.popleft()
+        yield node
+        todo += _inside(node)
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements, handlers and cases of a statement, in order."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        yield from getattr(node, block, ())
+
+
 def _functions(module: Module) -> Iterator[Function]:
     assert module.tree is not None
     todo: list[tuple[ast.stmt, str, ast.ClassDef | None]] = [
@@ -110,12 +126,7 @@ def _functions(module: Module) -> Iterator[Function]:
             prefix, owner = f"{prefix}{node.name}.", None
         elif isinstance(node, ast.ClassDef):
             prefix, owner = f"{prefix}{node.name}.", node
-        children = [
-            c
-            for c in ast.iter_child_nodes(node)
-            if isinstance(c, ast.stmt | ast.ExceptHandler | ast.match_case)
-        ]
-        todo += [(c, prefix, owner) for c in reversed(children)]  # type: ignore[misc]
+        todo += [(c, prefix, owner) for c in reversed(list(_inside(node)))]  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -60,14 +60,15 @@ def _outside(module: Module, cls: ast.ClassDef) -> Iterator[tuple[Location, str,
     if init is None:
         return
     used = _used(cls, init)
-    registered = _registered(init)
+    registered = _registered(module, init)
     for node in ast.walk(init):
         name, value = _bound(node)
         if name is None or value is None or name not in used or name in registered:
             continue
         what = _what(module, value)
-        frozen = re.search(rf"self\.{name}\b[^\n]*requires_grad_?\(?\s*=?\s*\(?False", ast.unparse(cls))
-        if what is not None and not frozen and not _FROZEN.search(ast.unparse(value)):
+        if what is None or _FROZEN.search(ast.unparse(value)):
+            continue
+        if not re.search(rf"self\.{name}\b[^\n]*requires_grad_?\(?\s*=?\s*\(?False", ast.unparse(cls)):
             yield _place(module, cls, init, node), name, what
     yield from _appended(module, cls, init, used - registered)
 
@@ -172,9 +173,11 @@ def _used(cls: ast.ClassDef, init: ast.FunctionDef) -> set[str]:
     }
 
 
-def _registered(init: ast.FunctionDef) -> set[str]:
+def _registered(module: Module, init: ast.FunctionDef) -> set[str]:
     """Attributes that `__init__` hands to what registers them."""
     found: set[str] = set()
+    if not _REGISTERS.search("\n".join(module.source.lines[init.lineno - 1 : init.end_lineno])):
+        return found
     for node in ast.walk(init):
         if isinstance(node, ast.Call) and _REGISTERS.search(ast.unparse(node)):
             found |= {
