@@ -123,17 +123,17 @@ def _of_class(scene: Scene, value: Instance, cls: ClassValue, depth: int) -> Sha
     answers = {share(scene, part, depth + 1) for part in inner}
     if Share.OWN in answers:
         return Share.OWN
-    if Share.UNKNOWN in answers or value.kind not in _DATA or _speaks_of_ranks(cls):
+    if Share.UNKNOWN in answers or value.kind not in _DATA or speaks_of_ranks(cls):
         return Share.UNKNOWN
     return Share.SAME if scene.differs(value) is Kind.UNIFORM else Share.UNKNOWN
 
 
-def _speaks_of_ranks(cls: ClassValue, depth: int = 0) -> bool:
+def speaks_of_ranks(cls: ClassValue, depth: int = 0) -> bool:
     """True when the text of a class, or of one that it is made of, may tell one rank from another."""
     if _RANKED.search(ast.unparse(cls.node)):
         return True
     for base in cls.bases or ():
-        if isinstance(base, ClassValue) and depth < 4 and _speaks_of_ranks(base, depth + 1):
+        if isinstance(base, ClassValue) and depth < 4 and speaks_of_ranks(base, depth + 1):
             return True
     return False
 

@@ -5,6 +5,7 @@ Built once for each run and shared by all rules.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +15,20 @@ from ..source.execution import runs
 from ..source.flow import Enclosure, enclosing
 from ..source.lanes import ALL, LANES, MANY_NODES, WORLDS, RankSet
 from ..source.trace import Attempt, Event, Item, Loop, Site
-from ..source.values import Either, Instance, Items, Kind, Mixed, PerLane, Table, Unknown, Value, Walk
+from ..source.values import (
+    NONE,
+    Const,
+    Either,
+    Instance,
+    Items,
+    Kind,
+    Mixed,
+    PerLane,
+    Table,
+    Unknown,
+    Value,
+    Walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,8 +216,12 @@ class Scene:
 
     @cached_property
     def one_node(self) -> bool:
-        """True when the program spawns its ranks itself and joins them under the local one: its job has one node."""
-        return any(self.child(e.site) and _is_local_rank(e.args.get("rank")) for e in self.of("init"))
+        """True when the ranks are joined under the local one, in a group of one machine: its job has one node."""
+        for event in self.of("init"):
+            local = _is_local_rank(event.args.get("rank", NONE))
+            if local and (self.child(event.site) or _of_one_node(event)):
+                return True
+        return False
 
     @cached_property
     def _spawned(self) -> frozenset[object]:
@@ -268,8 +286,19 @@ class Scene:
         return tuple(site.location() for site in chain) if len(chain) > 1 else ()
 
 
-def _is_local_rank(value: Value | None) -> bool:
-    """True for the local rank on every lane."""
+def _of_one_node(event: Event) -> bool:
+    """True for a group that is met on the machine itself, or is as large as it has devices."""
+    address, size = event.args.get("init_method", NONE), event.args.get("world_size", NONE)
+    met = isinstance(address, Const) and re.match(r"tcp://(127\.|localhost)", str(address.value))
+    devices = [lane.local_size for lane in LANES]
+    held = [getattr(item, "value", None) for item in size.items] if isinstance(size, PerLane) else []
+    return bool(met) or held == devices
+
+
+def _is_local_rank(value: Value) -> bool:
+    """True for the local rank on every lane, in one case at least."""
+    if isinstance(value, Either):
+        return _is_local_rank(value.high) or _is_local_rank(value.low)
     if not isinstance(value, PerLane):
         return False
     return [getattr(item, "value", None) for item in value.items] == [lane.local_rank for lane in LANES]

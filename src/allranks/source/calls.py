@@ -400,6 +400,9 @@ class Calls(Statements):
         self.reached.add(function.node)
         try:
             run()
+            if type(frame.returned) is int and frame.returned & ALL not in (0, ALL) and self.guard != 0:
+                # The other lanes came to the end.
+                frame.result = self.decisions.select(frame.returned, frame.result, NONE)
         finally:
             self.calls.pop()
             self.frame, self.site, self.branch, self.doubt = outer, outer_site, branch, doubt

@@ -31,10 +31,13 @@ from .values import (
     Value,
     Walk,
     merged,
+    per_lane,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from .lanes import Lane
 
 _BUILTINS = frozenset(dir(builtins)) - {"__name__"}
 _SHAPELESS = frozenset(
@@ -52,6 +55,17 @@ _SHAPELESS = frozenset(
     )
 )
 """Attributes of a tensor that do not follow its data."""
+_OF_PROCESS: dict[str, Callable[[Lane], object]] = {
+    "local_rank": lambda lane: lane.local_rank,
+    "LOCAL_RANK": lambda lane: lane.local_rank,
+    "local_process_index": lambda lane: lane.local_rank,
+    "global_rank": lambda lane: lane.rank,
+    "process_index": lambda lane: lane.rank,
+    "is_main_process": lambda lane: lane.rank == 0,
+    "is_global_zero": lambda lane: lane.rank == 0,
+    "is_local_main_process": lambda lane: lane.local_rank == 0,
+}
+"""Attributes that tell processes apart, whatever object has them: a configuration or a library's helper."""
 
 
 class Expressions(Operators):
@@ -121,6 +135,8 @@ class Expressions(Operators):
                 return self.settle_shared(changed)
             if node is self.calling:
                 return Method(value, name)
+            if name in _OF_PROCESS and value.kind <= Kind.UNKNOWN:
+                return per_lane(_OF_PROCESS[name], self.origin(node, "rank"))
             kind = value.kind
             like: tuple[Value, ...] = (value,)
             if name in _SHAPELESS:

@@ -8,10 +8,12 @@ from typing import Any
 
 from . import lore, trace
 from .buffers import NO, buffers
+from .calls import MODELS
 from .containers import Containers
 from .decisions import Guard, options
 from .lanes import ALL, LOCAL_ZERO, RANK_ZERO
 from .standard import Call
+from .state import parts_of
 from .values import (
     FALSE,
     NONE,
@@ -206,13 +208,20 @@ class Libraries(Containers):
         return value
 
     def _act_mode(self, c: Call) -> Value:
-        """train() and eval(), of a wrapper and of what it wraps."""
+        """train() and eval(), of a wrapper and of what it wraps, of a model and of the layers that it holds."""
         mode = c.named.get("mode", TRUE) if c.row.target == "train" else FALSE
-        value: Value = c.receiver
-        while type(value) is Instance:
-            # What was said last holds: a mode is set right before it matters.
-            value.fields["training"] = mode
-            value = self.settle_shared(value.fields.get("module", NONE)) if value.kind in _WRAPPED else NONE
+        todo: list[Value] = [c.receiver]
+        seen: dict[int, Value] = {}
+        while todo:
+            value = self.settle_shared(todo.pop())
+            if id(value) in seen:
+                continue
+            seen[id(value)] = value
+            todo += parts_of(value)
+            if type(value) is Instance and value.kind in (*MODELS, *_WRAPPED):
+                # What was said last holds: a mode is set right before it matters.
+                value.fields["training"] = mode
+                todo += [v for name, v in value.fields.items() if name != "training"]
         return c.receiver
 
     def _act_shard(self, c: Call) -> Value:
@@ -303,14 +312,15 @@ class Libraries(Containers):
             kind = c.row.kind if self._in_world(c.named) else max(c.row.kind, Kind.GROUP)
             origin = self.origin(c.node, "rank") if kind >= Kind.GROUP else None
             self.change(target, kind, origin)
-        if c.named.get("async_op") not in (None, FALSE):
+        asked = c.named.get("async_op", FALSE)
+        if asked is not FALSE:
             work = Instance(
                 "Work", "work", None, str(self.frame.home.module.path), getattr(c.node, "lineno", 0)
             )
             work.fields["of"] = target or NONE
             event.extra["work"] = work
             running = self.settle(target) if target is not None else NONE
-            if type(running) is Unknown:
+            if type(running) is Unknown and type(asked) is Const:
                 self.pending[running.key] = (event, work)
             return work
         return NONE

@@ -179,7 +179,10 @@ class Objects(Calls):
                 bare = method.decorated
                 role = bare.role if type(bare) is FunctionValue else ""
                 return Method(value, name, method) if role == "class" else method
-            return self._class_field(value, name) or self.fresh(Kind.UNKNOWN, label=name)
+            field = self._class_field(value, name)
+            if field is None and node is self.calling:
+                return Method(value, name)
+            return field or self.fresh(Kind.UNKNOWN, label=name)
         if type(value) is Table and name in value.items:
             return self.settle_shared(value.items[name])
         if type(value) is Super and value.receiver.cls is not None:

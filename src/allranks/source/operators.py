@@ -28,6 +28,7 @@ from .values import (
     Unknown,
     Value,
     merged,
+    per_lane,
     same,
 )
 
@@ -65,6 +66,8 @@ _SIZE_NAME = re.compile(
     r"|dist_world_size|distributed_world_size|num_tasks|dp_size|dp_world_size)$"
 )
 """An unknown of such a name is taken as more than 1."""
+_HELPERS = ("fabric", "accelerator")
+"""An unknown of such a name is taken to be there: it is the distributed run that is looked at."""
 _LONGEST = 200
 """Constants longer than this are not computed."""
 _WIDE = re.compile(r"%[^a-zA-Z%]*(\d{3}|\*)")
@@ -84,6 +87,8 @@ class Operators(Conditions):
             self.uses(right, node)
         operate = _BINARY.get(type(op))
         if operate is not None:
+            if type(op) is ast.Mod and _numbers_devices(left, right):
+                return per_lane(lambda lane: lane.local_rank, origin_of(left))
             if type(left) in (Const, PerLane) and type(right) in (Const, PerLane):
                 found = self._compute(operate, left, right)
                 if found is not None:
@@ -210,15 +215,22 @@ class Operators(Conditions):
         if right is NONE or left is NONE:
             if other is NONE or other is ABSENT:
                 return FALSE if negated else TRUE
+            if type(other) is Unknown and other.label in _HELPERS:
+                return TRUE if negated else FALSE
             if type(other) is Unknown:
-                # Whether a value is there at all is a matter of the program, not of the data, unless it is what
-                # a loader gave.
-                kind = other.kind if other.kind is not Kind.DATA or other.label == "batch" else Kind.UNKNOWN
+                # Whether a value is there at all is a matter of the program, not of the rank or the data, unless it
+                # is what a loader gave.
+                kind = other.kind if other.label == "batch" else min(other.kind, Kind.UNKNOWN)
                 return self._undecided(op, other, NONE, kind)
             if type(other) is not Mixed:
                 return TRUE if negated else FALSE
+            if other.kind is Kind.DATA:
+                # The values are each rank's own; which of them it is need not be.
+                return self._undecided(op, other, NONE, Kind.UNKNOWN)
         if same(left, right):
             return FALSE if negated else TRUE
+        if type(left) is Const and type(right) is Const:
+            return TRUE if negated else FALSE
         return self._undecided(op, left, right)
 
     def _membership(self, op: ast.cmpop, left: Value, right: Value) -> Value:
@@ -335,6 +347,15 @@ class Operators(Conditions):
         origins = [self.decisions.symbols[s] for s in symbols_of(holds)]
         origins.sort(key=lambda s: -s.kind)
         return origins[0].origin if origins else None
+
+
+def _numbers_devices(left: Value, right: Value) -> bool:
+    """True for the rank modulo a number written into the program, as `rank % 8`: the devices of a node, which in the
+    small worlds that are looked at are fewer."""
+    if type(left) is not PerLane or type(right) is not Const or type(right.value) is not int:
+        return False
+    ranks = [getattr(item, "value", None) for item in left.items]
+    return right.value > max(lane.world_size for lane in LANES) and ranks == [lane.rank for lane in LANES]
 
 
 def compute(operate: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:

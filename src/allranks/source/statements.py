@@ -36,6 +36,12 @@ _SAME_EVERYWHERE = frozenset(
 """Errors that come of the environment or the end of something: every rank meets them alike."""
 
 
+_READERS = frozenset(
+    ("int", "str", "bool", "float", "os.getenv", "os.environ.get", "os.environ.pop", "print")
+)
+"""What is called to read the environment."""
+
+
 def _is_flag(node: ast.expr) -> bool:
     """True for a name or attribute, or the opposite of one."""
     inner = node.operand if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not) else node
@@ -166,7 +172,9 @@ class Statements(Modules):
         past = self.decisions.both(self.guard, holds)
         if past == 0 and self.absolute != ALL:
             self.guard = 0  # nobody gets past it on this way
-        elif type(holds) is not int and self.decisions.for_all(holds) and not self.frame.rough:
+        elif type(holds) is int or self.frame.rough:
+            return
+        elif self.decisions.for_all(holds) and self.decisions.for_all(self.absolute):
             self.guard = past
 
     def _delete(self, node: ast.Delete) -> None:
@@ -283,7 +291,7 @@ class Statements(Modules):
         through, after = self.guard, 0
         after_all: Guard = after
         for handler, types in zip(node.handlers, names, strict=True):
-            met = self._met(handler, types)
+            met = self._met(node, handler, types)
             through = self.decisions.minus(through, met)
             lanes = self.decisions.either(catcher.raised, self.decisions.both(entry, met))
             outer_ended, self.ended = self.ended, 0
@@ -300,10 +308,10 @@ class Statements(Modules):
             self.run_block(node.finalbody)
             self.guard = self.decisions.both(after_all, self.guard)
 
-    def _met(self, handler: ast.ExceptHandler, types: tuple[str, ...]) -> Guard:
+    def _met(self, node: ast.Try, handler: ast.ExceptHandler, types: tuple[str, ...]) -> Guard:
         """The lanes on which the body may have met an error of this handler."""
         uniform = bool(types) and all(t in _SAME_EVERYWHERE for t in types)
-        kind = Kind.UNIFORM if uniform else Kind.DATA
+        kind = Kind.UNIFORM if uniform else Kind.UNKNOWN if _asks_environment(node.body) else Kind.DATA
         return self.decisions.symbol(
             ("error", handler, self.site), kind, self.origin(handler, "error"), "error"
         )
@@ -394,6 +402,14 @@ class Statements(Modules):
                 outer = outer.outer
             if outer is not None:
                 self.frame.scope.nonlocals[name] = outer
+
+
+def _asks_environment(body: list[ast.stmt]) -> bool:
+    """True for statements that only read variables of the environment: a launcher sets them for all ranks or none."""
+    called = [
+        ast.unparse(n.func) for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)
+    ]
+    return "environ" in "".join(map(ast.unparse, body)) and set(called) <= _READERS
 
 
 def _names(node: ast.expr | None) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ def process_group_missing(program: Program) -> Iterator[Finding]:
         event = next((e for e in scene.events if _wants_group(e)), None)
         inits = scene.of("init")
         first = inits[0] if inits else None
-        if event is None or not _without_group(scene, event, first):
+        if event is None or not _without_group(scene, event, first) or _asks_first(scene, event):
             continue
         related = [scene.location(first, say("made here"))] if first is not None else []
         yield found(
@@ -70,6 +70,20 @@ def _wants_group(event: Event) -> bool:
         "new_group",
         "p2p",
     )
+
+
+def _asks_first(scene: Scene, event: Event) -> bool:
+    """True under a test for whether there is a group, of the call itself or around it."""
+    for site in event.site.chain():
+        source = scene.program.module(site.path).source
+        statement = source.statement_at(site.line)
+        tests = [e.test for e in enclosing(scene.program, site.path, site.line)]
+        said = getattr(statement, "test", None) or getattr(statement, "value", None)
+        if isinstance(said, ast.expr):
+            tests.append(source.segment(said))
+        if any("initialized" in test for test in tests):
+            return True
+    return False
 
 
 def _without_group(scene: Scene, event: Event, first: Event | None) -> bool:

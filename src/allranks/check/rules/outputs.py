@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...findings import Finding, Location, Severity, Text, say
 from ...source.decisions import symbols_of
 from ...source.flow import enclosing
+from ...source.lanes import RANK_ZERO
 from ...source.values import NONE, Const, External, Instance, Kind, Table, Unknown, Value
 from ..loaders import Share, loaders_of, share
 from ..models import Part, part_of
@@ -41,6 +42,8 @@ def duplicate_writer(program: Program) -> Iterator[Finding]:
     for scene in scenes(program):
         for event in scene.of("writer", "tracker", "file_handler", "open", "write"):
             many = _shared_target(scene, event)
+            if not scene.reaches(event).ranks.mask & RANK_ZERO:
+                continue  # what only the others write was thought of for them
             if many in (SEVERAL, PER_NODE) and _opens(event):
                 place, related = _decided_at(scene, event)
                 yield found(
@@ -192,6 +195,8 @@ def load_on_one_device(program: Program) -> Iterator[Finding]:
             many = _shared_target(scene, event) if _targets(event) else NOBODY
             if many < PER_NODE or not _uses_cuda(scene) or not _restores(scene, event):
                 continue
+            if _saved_from_processor(scene, event):
+                continue
             place = event.args.get("map_location", NONE)
             options = [v.value if isinstance(v, Const) else v for v in leaves(place)]
             if all(option is None for option in options):
@@ -209,6 +214,17 @@ def load_on_one_device(program: Program) -> Iterator[Finding]:
                 call_path=scene.path(event),
                 fix=say('torch.load(..., map_location="cpu"), or the rank\'s own device'),
             )
+
+
+def _saved_from_processor(scene: Scene, load: Event) -> bool:
+    """True for a file that the same run saves, of a model that it moved to the processor before."""
+    saves = [save for save in scene.of("save") if _same_target(save, load)]
+    return any(
+        event.name.endswith(".cpu") and event.site.caller is save.site.caller
+        for save in saves
+        for event in scene.of("move")
+        if scene.order(event) < scene.order(save)
+    )
 
 
 def _uses_cuda(scene: Scene) -> bool:
@@ -345,7 +361,7 @@ def _best_of_one_rank(scene: Scene, event: Event) -> Iterator[Finding]:
             continue
         for number in symbols_of(branch.after):
             symbol = decisions.symbols[number]
-            loop = _loop_at(scene, symbol.origin) if symbol.kind is Kind.DATA else None
+            loop = _loop_at(scene, symbol.origin, event) if symbol.kind is Kind.DATA else None
             if loop is not None and scene.shared(event):
                 yield found(
                     "metric-not-reduced",
@@ -362,7 +378,7 @@ def _own_samples(scene: Scene, value: Value, event: Event) -> Loop | None:
     """The loop over a rank's own samples that a value was computed in; None when it was reduced or is not known."""
     for leaf in leaves(value):
         if isinstance(leaf, Unknown) and leaf.kind is Kind.DATA:
-            return _loop_at(scene, leaf.origin) or _last_own_loop(scene, event)
+            return _loop_at(scene, leaf.origin, event) or _last_own_loop(scene, event)
     return None
 
 
@@ -387,15 +403,22 @@ def _draws_samples(scene: Scene, loop: Loop) -> bool:
     )
 
 
-def _loop_at(scene: Scene, origin: Origin | None) -> Loop | None:
+def _loop_at(scene: Scene, origin: Origin | None, event: Event) -> Loop | None:
+    """The loop over a rank's own samples at a place, if nothing was reduced between it and an event."""
     if origin is None or origin.cause not in ("batch", "loss"):
         return None
-    for loop in scene.all_loops:
-        if (str(loop.site.path), loop.site.line) == (origin.path, origin.line):
-            loaders = list(loaders_of(loop.over))
-            if loaders and all(share(scene, loader) is Share.OWN for loader in loaders):
-                return loop
-    return None
+    held = [
+        loop
+        for loop in scene.all_loops
+        if (str(loop.site.path), loop.site.line) == (origin.path, origin.line)
+        and scene.order(loop) < scene.order(event)
+    ]
+    # A generator's loop serves several loaders.
+    loaders = [loader for loop in held for loader in loaders_of(loop.over)]
+    if not loaders or any(share(scene, loader) is not Share.OWN for loader in loaders):
+        return None
+    reduced = any(e.kind == "collective" for e in scene.between(held[-1], event))
+    return None if reduced else held[-1]
 
 
 @finds("output-from-every-rank")
@@ -445,8 +468,24 @@ def _shown_by_all(scene: Scene, event: Event) -> bool:
         return _trains(scene, event) and all(isinstance(v, Const) and not v.value for v in leaves(disable))
     if any(scene.differs(arg) in (Kind.NODE, Kind.RANK, Kind.GROUP) for arg in args):
         return False
+    if _once(scene, event) or _of_data(scene, event):
+        return False
     named = ast.unparse(event.site.node)
     return bool(scene.loops(event)) and _trains(scene, event) and not _LABELLED.search(named)
+
+
+def _once(scene: Scene, event: Event) -> bool:
+    """True for what is said right before a loop is left."""
+    around = enclosing(scene.program, event.site.path, event.site.line)
+    body: list[ast.stmt] = getattr(around[0].node, "body", []) if around else []
+    inside = any(event.site.node is node for statement in body for node in ast.walk(statement))
+    return inside and isinstance(body[-1], ast.Break | ast.Return | ast.Raise)
+
+
+def _of_data(scene: Scene, event: Event) -> bool:
+    """True for what a rank says of its own samples alone."""
+    symbols = scene.run.decisions.symbols
+    return event.doubt is Kind.DATA or any(symbols[n].kind is Kind.DATA for n in symbols_of(event.guard))
 
 
 def _trains(scene: Scene, event: Event) -> bool:

@@ -25,7 +25,8 @@ _WEAK = frozenset(("random", "time", "memory", "process", "host"))
 """Causes of a difference that the ranks may well share: one seed, clocks that agree."""
 _UNIFORM_ERRORS = frozenset(
     ("ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "StopIteration", "AttributeError", "SystemExit",
-     "NotImplementedError", "NameError", "TypeError", "KeyError", "BrokenPipeError", "EOFError", "queue.Empty", "Empty")
+     "NotImplementedError", "NameError", "TypeError", "KeyError", "IndexError", "BrokenPipeError", "EOFError",
+     "queue.Empty", "Empty")
 )  # fmt: skip
 """Errors that are bugs or the end of something: every rank meets them alike."""
 
@@ -96,6 +97,14 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
             ),
             related=related,
             fix=say("call {operation} on all ranks; only members use the group", operation=event.operation),
+        )
+    if parting.ranks is None and parting.origin is not None and parting.origin.cause == "error":
+        return found(
+            "swallowed-exception",
+            Location(parting.origin.path, parting.origin.line),
+            say("a rank that meets an error here goes on with other values than the ranks that do not"),
+            related=[event.site.location(say("then it does not call {operation}", operation=_called(event)))],
+            fix=say("let the error end the job, or let rank 0 decide and broadcast what it found"),
         )
     if parting.ranks is None:
         return found(
@@ -179,7 +188,7 @@ def _left(program: Program, parting: Parting, made: list[Event]) -> Finding | No
         *_origin(parting),
     ]
     if handler is not None:
-        if left.how in ("raise", "exit"):
+        if left.how in ("raise", "exit") or _refused(handler):
             return None
         return _swallowed(handler, site, event)
     if left.how == "raise" and parting.ranks is not None and parting.ranks.mask == 0:
@@ -224,7 +233,8 @@ def swallowed(program: Program) -> Iterator[Finding]:
                 if event is None or not isinstance(item.site.node, ast.Try):
                     continue
                 for handler in item.handlers:
-                    if _goes_on(handler) and not _meant(handler):
+                    asked = _refused(handler.node) and not any(events(item.items, "backward"))
+                    if _goes_on(handler) and not (_meant(handler) or _agreed(handler, event) or asked):
                         yield replace(_swallowed(handler.node, item.site, event), call_path=_path(event))
 
 
@@ -236,6 +246,16 @@ def _goes_on(handler: Handler) -> bool:
     """True when a rank comes out of the clause: at its end, or to the next turn, or back to the caller."""
     left = (i for i in walk(handler.items) if isinstance(i, Exit))
     return handler.fell != 0 or any(e.how in ("continue", "break", "return") for e in left)
+
+
+def _refused(handler: ast.ExceptHandler) -> bool:
+    """True for the errors of arguments that somebody gave, alike on all ranks."""
+    return isinstance(handler.type, ast.Name) and handler.type.id in ("ValueError", *_UNIFORM_ERRORS)
+
+
+def _agreed(handler: Handler, event: Event) -> bool:
+    """True when the ranks that come into a clause make the call there that the others make."""
+    return any(e.communicates == 2 and e.operation == event.operation for e in events(handler.items))
 
 
 def _meant(handler: Handler) -> bool:
@@ -351,7 +371,7 @@ def _by_sample(loop: Loop) -> bool:
 
 def _through(value: Value) -> Value:
     """What enumerate, tqdm and the like go over."""
-    while isinstance(value, Walk) and value.over and value.like not in ("items", "values", "keys"):
+    while isinstance(value, Walk) and value.over and value.like not in ("items", "values", "keys", "range"):
         value = value.over[0]
     return value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...findings import Finding, Location, Text, say
 from ...source.flow import enclosing
 from ...source.values import FALSE, NONE, TRUE, Instance, Items, Unknown, Value
-from ..loaders import constant, given
+from ..loaders import constant, given, speaks_of_ranks
 from ..models import WRAPPED, Part, builder_of, owner_of, part_of, parts_of, unwrapped, whole_of
 from ..scene import Scene, leaves, scenes
 from . import finds, found
@@ -52,6 +52,11 @@ def _synchronised(scene: Scene, model: Instance | int) -> bool:
     return False
 
 
+def _divided(model: Instance | int) -> bool:
+    """True for a model whose class speaks of ranks: each may hold a part of its own, as of a large classifier."""
+    return isinstance(model, Instance) and model.cls is not None and speaks_of_ranks(model.cls)
+
+
 def _by_hand(scene: Scene) -> bool:
     """True when the program may reduce gradients or parameters itself: its text speaks of them."""
     texts = [scene.program.text(path) for path in scene.program.closure(scene.run.entry.path)]
@@ -85,6 +90,7 @@ def model_not_wrapped(program: Program) -> Iterator[Finding]:
                     model is None
                     or model in told
                     or _synchronised(scene, model)
+                    or _divided(model)
                     or not _trained(scene, model)
                 ):
                     continue

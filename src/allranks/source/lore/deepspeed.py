@@ -6,6 +6,7 @@ from .effect import Effect
 from .torch import NAMES as _TORCH
 
 NAMES: dict[str, Effect] = {
+    "deepspeed.add_config_arguments": Effect("pass", "", ("parser",), target="parser"),
     "deepspeed.init_distributed": Effect("initialise", "init", operation="init_distributed"),
     "deepspeed.initialize": Effect("engine", "wrap", ("args", "model", "optimizer"), make="ds_engine",
                                    hidden="DeepSpeed initialisation", operation="deepspeed.initialize"),
