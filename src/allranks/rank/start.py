@@ -24,6 +24,7 @@ class Guest:
         self.sink: Any = None
         self.recorder: Any = None
         self.failures: Any = None
+        self.clock: Any = None
         self.torch: Any = None
         self.c10d: Any = None
         self.destroyed = False
@@ -209,7 +210,8 @@ class Guest:
             last = getattr(sys, "last_value", None)
             if last is not None:
                 self.failures.tell(last, "uncaught")
-            self.send("goodbye", {"destroyed": self.destroyed, "group_alive": alive})
+            steps = {"steps": self.clock.total} if self.clock is not None and self.clock.total else {}
+            self.send("goodbye", {"destroyed": self.destroyed, "group_alive": alive, **steps})
             if self.recorder is not None:
                 self.recorder.forget_groups()  # a Work or backend that outlives its group aborts the process
             if self.sink is not None:

@@ -51,6 +51,10 @@ def show_run(
         out.print(
             Line.assemble((render(say("not seen: "), language), "bold blue"), render(blind.message, language))
         )
+    seen = report.statistics.get("optimizer_steps")
+    if verbose and seen:
+        text = say("gradients and parameters were compared at {compared} of {steps} optimizer steps", **seen)
+        out.print(Line(render(text, language), "dim"))
     if report.findings:
         advice = say("more: allranks faults {fault}", fault=(loud or report.findings)[0].fault)
         out.print(Line(render(advice, language), "dim"))

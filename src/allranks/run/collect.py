@@ -9,6 +9,7 @@ Keys of `RankState.facts` (absent where not known):
 | init_arguments | given to init_process_group: backend, init_method, rank, world_size, address, timeout (s), ... |
 | init_site | the call site of init_process_group (Site) |
 | destroyed, group_alive | destroy_process_group was called last; a group was alive at the end |
+| steps | steps that its optimizers made in all, once it said goodbye |
 | clean | True once the interpreter ran to its end, whatever signal came after |
 | exit_site, exit_call | where sys.exit, os._exit or os.kill(self) was called (Site); {how, status, text, site} |
 | no_script | the script that it was started with, where there is no such file |

@@ -250,6 +250,8 @@ class Guest:
         self._goodbye_ns = time.time_ns()
         self.facts["destroyed"] = bool(last.get("destroyed"))
         self.facts["group_alive"] = bool(last.get("group_alive"))
+        if last.get("steps"):
+            self.facts["steps"] = int(last["steps"])
 
     def _on_blind(self, what: str, why: str) -> None:
         self.blind.append((what, why))

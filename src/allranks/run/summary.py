@@ -22,6 +22,20 @@ def summary(world: World) -> dict[str, Any]:
     }
 
 
+def compared(world: World) -> dict[str, int] | None:
+    """How much of the training the ranks' gradients and parameters were compared for: steps of optimizers, and those
+    that every rank sampled; the rest was left to the budget. None where nothing was."""
+    samples = [state.facts.get("observed", {}).get("sample", []) for state in world.ranks.values()]
+    samples = [rows for rows in samples if rows]
+    if not samples:
+        return None
+    made = [state.facts.get("steps", 0) for state in world.ranks.values()]
+    return {
+        "steps": max(*made, *(rows[-1]["total"] for rows in samples)),
+        "compared": len(set.intersection(*({(r["optimizer"], r["step"]) for r in rows} for rows in samples))),
+    }
+
+
 def _row(world: World, state: RankState) -> dict[str, Any]:
     return {
         "rank": state.rank,

@@ -21,7 +21,7 @@ from .launch import Job, environment, exit_status
 from .server import Server
 from .spy import Spy
 from .standing import Standing, absent_from
-from .summary import summary
+from .summary import compared, summary
 
 if TYPE_CHECKING:
     from .guest import Guest
@@ -284,6 +284,9 @@ class Watch:
         }
         if self.verdict.dead:
             statistics["verdict_latency_s"] = round((self.verdict.time_ns - self.verdict.since_ns) / 1e9, 3)
+        seen = compared(world)
+        if seen is not None:
+            statistics["optimizer_steps"] = seen
         if self.job.interrupted is not None:
             statistics["interrupted"] = self.job.interrupted.name
         stood = self.stood if self.job.interrupted is not None else None
