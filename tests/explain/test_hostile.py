@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from allranks.explain import explain
 from allranks.explain.logs import plain
 from allranks.explain.match import Story, read
 from allranks.explain.stories import report_on
@@ -124,6 +125,17 @@ def test_long_texts_cost_little(row: object) -> None:
     # Expressions with two open-ended parts take minutes on these; the suite's time limit is what fails.
     for piece in (*row.fragments, *row.examples, "a.", "(", "[1, ", " ", "rank 1 "):  # type: ignore[attr-defined]
         match((piece * 20_000)[:20_000], stack=piece * 3000)
+    for piece in ("1", "a", "_", " "):
+        match((f"{row.fragments[0]} {piece * 20_000}")[:20_000], stack=piece * 60_000)  # type: ignore[attr-defined]
+
+
+def test_long_lines_of_stacks(tmp_path: Path) -> None:
+    file = tmp_path / "stacks.txt"
+    wide = " " * 300_000
+    file.write_text(
+        f"Process 7: python a.py\nPython v3.11.7\n\nThread 7 (idle)\n{wide}\n    f (a.py:3)\n    {'x(' * 90_000}\n"
+    )
+    check(explain([file]))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LARGEST = 64 * 1024 * 1024
 _PROCESS = re.compile(r"Process (?P<pid>\d+): (?P<command>.*)")
 _THREAD = re.compile(r'Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
-_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<path>.+?):(?P<line>\d{1,9})\)\s*$")
+_FRAME = re.compile(r"[ \t]{1,40}(?P<function>\S.{0,400}?) \((?P<path>\S.{0,400}?):(?P<line>\d{1,9})\)\s*$")
 _RANK = re.compile(r"--(?:local[-_])?rank[= ](?P<rank>\d{1,6})\b")
 _PACKAGES = frozenset([
     "torch", "torchvision", "numpy", "accelerate", "transformers", "datasets", "tokenizers", "lightning", "deepspeed",

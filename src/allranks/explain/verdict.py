@@ -31,7 +31,9 @@ _DEATHS = frozenset(["out-of-memory", "shared-memory-too-small", "killed-by-sign
 _GOES_ON = 60
 """Lines after which an unprefixed traceback without any sign of an end was handled by the program."""
 _NEAR_END = 80
-_MILD = re.compile(r"(?:\S+ +){0,5}?\W*(?<!NCCL )(?:INFO|WARNING|WARN|DEBUG)\b")
+_MILD = re.compile(r"(?<!NCCL )\b(?:INFO|WARNING|WARN|DEBUG)\b")
+_LEVEL = 60
+"""Characters within which a line's level stands."""
 """How a line begins whose writer does not take it for a failure."""
 _AGENTS = frozenset(["rendezvous-timed-out", "master-unreachable"])
 """What launchers say when a rendezvous fails: the first one, or one after a failure."""
@@ -126,7 +128,7 @@ def survived(incident: Incident, story: Story) -> bool:
     after = story.lines - incident.last
     if incident.raised:
         return after > _GOES_ON and not incident.ranks and not story.launch.agents
-    if _MILD.match(incident.first.text) and after > 1:
+    if _MILD.search(incident.first.text[:_LEVEL]) and after > 1:
         return not any(other.raised for other in story.of("cause", "victim"))
     return after > _NEAR_END and not any(other.raised for other in story.of("cause", "victim"))
 
