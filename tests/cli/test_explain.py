@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -149,3 +151,12 @@ def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     assert len(told) > 5
     assert told[-1] == (size, size)
+
+
+def test_a_pipe_of_the_shell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(LOG,))
+    writer.start()
+    assert run("-q", "pipe") == 1
+    writer.join()
+    assert "child-failed-first" in capfd.readouterr().out

@@ -83,6 +83,10 @@ def _place(path: Path, found: Found, *, named: bool) -> None:
     if path.suffix in _PROGRAMS:
         found.programs.append(path)
         return
+    if path.is_fifo():
+        # A shell's <(command): what is read to look at it would be lost.
+        found.logs.append(path)
+        return
     head = peek(path)
     if _may_be_dump(path, head):
         found.dumps.append(path)

@@ -74,7 +74,7 @@ class Stream:
                     first = False
                     encoding = _UTF16.get(block[:2])
                     decoder = codecs.getincrementaldecoder(encoding)("replace") if encoding else None
-                if self.heard is not None and self.path is not None:
+                if self.heard is not None and self.path is not None and raw.seekable():
                     self.heard(raw.tell())
                 yield decoder.decode(block).encode("utf-8", "replace") if decoder else block
 

@@ -228,7 +228,12 @@ def _by_signal(killed: list[Exit], story: Story) -> Verdict:
     others = []
     if first.signal == signal.SIGKILL:
         others.append(
-            ("out-of-memory", say("most often: the host or the container's limit ran out of memory"))
+            (
+                "out-of-memory",
+                say(
+                    "it is this when `dmesg` or the scheduler's accounting tells of the out-of-memory killer"
+                ),
+            )
         )
     message = say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
     lines = [one.line for one in same]
