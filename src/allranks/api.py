@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from .check.mend import Mended
     from .config import Config
-    from .findings import Report
+    from .findings import Finding, Report
     from .world import World
 
 OnDeadlock = Literal["kill", "report"]
@@ -26,14 +26,16 @@ def run(
     deep: bool = False,
     live: Callable[[World], None] | None = None,
     sink: Callable[[Report], None] | None = None,
+    news: Callable[[Finding], None] | None = None,
 ) -> tuple[Report, int]:
     """Runs `command`, watches every rank of it, and returns what was found with the exit status of design's table.
 
     `on_deadlock` says whether a job that is proved dead is ended ("kill") or left ("report"); `stall_s` after how
     many seconds a late rank is a finding; `overhead` is the share of the job's time that comparing the ranks may
     take, unless `every` names how many steps lie between two comparisons, or `deep` asks for one after every step;
-    `live` is called with the world a few times a second; `sink` gets the report as soon as there is one, also when
-    the run is interrupted. Raises AllranksError when the command cannot be started.
+    `live` is called with the world a few times a second, `news` with an error that the job goes on with; `sink` gets
+    the report as soon as there is one, also when the run is interrupted. Raises AllranksError when the command cannot
+    be started.
     """
     from .run import watch
 
@@ -49,6 +51,7 @@ def run(
         variables=sampling,
         live=live,
         report_sink=sink,
+        news=news,
     )
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from allranks.run import process
+from allranks.findings import Confidence, Finding, Report, Severity, say
+from allranks.run import process, watch
 from allranks.run.collect import Collector
 
 from .conftest import JOBS, Run
@@ -188,3 +189,19 @@ def test_a_script_that_is_not_there(torchrun: Callable[..., Run]) -> None:
     assert [state.facts["no_script"] for state in run.world.ranks.values()] == [
         str(JOBS / "no_such_job.py")
     ] * 2
+
+
+def test_an_error_that_the_job_goes_on_with_is_told_once_while_it_runs() -> None:
+    finding = Finding("model-not-wrapped", Severity.ERROR, Confidence.MEASURED, say("alone"))
+    told: list[Finding] = []
+    reports: list[Report] = []
+    report, status = watch(
+        ["sleep", "6"],
+        judge=lambda world, final: [finding] if final else [],
+        dead=lambda world: False,
+        so_far=lambda world: [finding],
+        news=told.append,
+        report_sink=reports.append,
+    )
+    assert (status, told, report.findings) == (0, [finding], [finding])
+    assert len(reports) == 2

@@ -15,7 +15,7 @@ import click
 from .. import api
 from ..config import FAIL_ON, load, severity_at_or_above
 from ..errors import AllranksError
-from ..findings import Report, say
+from ..findings import Finding, Report, say
 from ..report import as_json, terminal
 from ..report.live import FootLine
 from ..report.text import console
@@ -99,6 +99,10 @@ def run(
             shown.append(report)
             terminal.show_run(report, console(sys.stderr), speech.language(), verbose=verbose)
 
+    def news(finding: Finding) -> None:
+        foot.close()
+        terminal.show_news(finding, console(sys.stderr), speech.language())
+
     def draw(world: World) -> None:
         foot.show(status_line(world))
 
@@ -112,6 +116,7 @@ def run(
             deep=deep,
             live=draw if live else None,
             sink=sink,
+            news=news,
         )
     finally:
         foot.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..findings import Confidence, Severity
 from ..source.program import Program
 from . import silent
 from .case import Case, side_of
@@ -42,6 +43,14 @@ def judge(world: World, *, final: bool = False, stall_s: float = 60.0) -> list[F
         found += silent.findings(case, root)
         found += [f for rule in launch.NOTES if (f := rule.judge(case)) is not None]
     return found
+
+
+def so_far(world: World) -> list[Finding]:
+    """What was measured to be wrong with a job that goes on all the same: the errors that no later step unsays."""
+    case = Case(world, _program(world), dead=dead_set(world), failures=failures(world), final=False)
+    certain = (Confidence.PROVED, Confidence.MEASURED)
+    found = silent.findings(case, None)
+    return [f for f in found if f.severity is Severity.ERROR and f.confidence in certain]
 
 
 def _program(world: World) -> Program:

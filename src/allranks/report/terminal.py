@@ -60,6 +60,12 @@ def show_run(
         out.print(Line(render(advice, language), "dim"))
 
 
+def show_news(finding: Finding, out: Console, language: str = "en") -> None:
+    """One line on an error that a running job goes on with."""
+    said = render(say("so far: "), language)
+    out.print(Line.assemble(("allranks: ", "bold"), said, headline(finding, language)))
+
+
 def show_ended(report: Report, out: Console, language: str = "en", *, killed: bool) -> None:
     """The last line after a verdict that was shown while the job lived: what launchers print at their end has come
     in between."""

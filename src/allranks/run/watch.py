@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 TICK_S = 0.05
 LOOK_AROUND_S = 1.0
 REMEMBER_S = 0.25
+NEWS_S = 2.0
+"""How long a finding on a job that goes on must stand before it is told while the job runs."""
 SETTLE_S = 0.35
 CONFIRM_S = 0.6
 """How long the guests may take to confirm, before a verdict, that they still stand where they stood."""
@@ -40,6 +42,7 @@ DEAD = 4
 Judge = Callable[..., "list[Finding]"]
 Live = Callable[[World], None]
 Sink = Callable[[Report], None]
+News = Callable[[Finding], None]
 
 
 @dataclass(slots=True)
@@ -72,6 +75,9 @@ class Watch:
         self.stood: dict[str, Any] | None = None
         """Where the ranks were shortly before the job was interrupted, if it was: then they are gone at once."""
         self._next_look = 0.0
+        self._since: dict[object, float] = {}
+        self._told: set[object] = set()
+        self._next_news = time.monotonic() + NEWS_S
         self._number = 0
         self._judged: object = None
         self._slow: Finding | None = None
@@ -211,6 +217,24 @@ class Watch:
             return False
         return self._confirmed()
 
+    def news(self, so_far: Callable[[World], list[Finding]]) -> list[Finding]:
+        """Errors that have stood for a while in a job that goes on, and have not been told."""
+        now = time.monotonic()
+        if now < self._next_news:
+            return []
+        try:
+            found = so_far(self.collector.world)
+        except Exception as error:
+            self.stumbled(error)
+            found = []
+        # Nobody waits for this: one part in two hundred of the host's time is enough.
+        self._next_news = time.monotonic() + max(NEWS_S, 200 * (time.monotonic() - now))
+        keyed = {_key(f): f for f in found}
+        self._since = {key: self._since.get(key, now) for key in keyed}
+        fresh = [key for key in keyed if key not in self._told and now - self._since[key] >= NEWS_S]
+        self._told.update(fresh)
+        return [keyed[key] for key in fresh]
+
     def _launcher_acts(self, world: World) -> bool:
         """True when a rank has just failed: its launcher ends the others, or starts all of them anew."""
         fresh = world.now_ns - int(LAUNCHER_S * 1e9)
@@ -294,6 +318,11 @@ class Watch:
         return Report("run", findings, spots, stood or summary(world), statistics)
 
 
+def _key(finding: Finding) -> object:
+    place = finding.location
+    return finding.fault, place and (place.path, place.line)
+
+
 def _moved(state: RankState, standing: Standing) -> bool:
     old, new = state.wait, standing.wait
     assert old is not None
@@ -314,23 +343,26 @@ def watch(
     variables: Mapping[str, str] | None = None,
     live: Live | None = None,
     report_sink: Sink | None = None,
+    news: News | None = None,
     judge: Judge | None = None,
     dead: Callable[[World], bool] | None = None,
+    so_far: Callable[[World], list[Finding]] | None = None,
     root: str | None = None,
 ) -> tuple[Report, int]:
     """Runs `command` under watch; gives the report and the exit status for `allranks run`.
 
     `on_deadlock` "kill" ends a job that is proved dead, "report" leaves it alone. `variables` are settings of the
-    guests, added to the job's environment. `live` is called with the world a
-    few times a second. `report_sink` is given the report as soon as there is a verdict, and again at the end, also
-    on Ctrl-C or an error of the watch. Raises AllranksError when the command cannot be started.
+    guests, added to the job's environment. `so_far` gives the errors of a job that goes on with them, which `news`
+    is given once each. `live` is called with the world a few times a second. `report_sink` is given the report when
+    there is a verdict or news, and again at the end, also on Ctrl-C or an error of the watch. Raises AllranksError
+    when the command cannot be started.
     """
     if judge is None or dead is None:
-        from ..judge import dead_set
-        from ..judge import judge as standard_judge
+        from .. import judge as standard
 
-        judge = judge or partial(standard_judge, stall_s=stall_s)
-        dead = dead or (lambda world: bool(dead_set(world)))
+        judge = judge or partial(standard.judge, stall_s=stall_s)
+        dead = dead or (lambda world: bool(standard.dead_set(world)))
+        so_far = so_far or standard.so_far
     started_ns = time.time_ns()
     server = Server(secrets.token_hex(16))
     try:
@@ -342,7 +374,8 @@ def watch(
     watching = Watch(job, server, root or os.getcwd(), judge, dead)
     watching.collector.world.agents = []
     try:
-        _loop(watching, on_deadlock, live, lambda: _deliver(watching, report_sink, False, started_ns))
+        tell = partial(_tell, watching, so_far, news) if so_far is not None else None
+        _loop(watching, on_deadlock, live, tell, lambda: _deliver(watching, report_sink, False, started_ns))
     except Exception as error:
         watching.stumbled(error)
         while job.poll() is None:  # the job goes on as if alone
@@ -364,7 +397,13 @@ def watch(
     return report, DEAD if ended else exit_status(job.status if job.status is not None else 1)
 
 
-def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callable[[], object]) -> None:
+def _loop(
+    watching: Watch,
+    on_deadlock: str,
+    live: Live | None,
+    tell: Callable[[], bool] | None,
+    deliver: Callable[[], object],
+) -> None:
     shown_at = 0.0
     while watching.job.status is None:
         watching.remember()
@@ -380,7 +419,17 @@ def _loop(watching: Watch, on_deadlock: str, live: Live | None, deliver: Callabl
                 watching.server.announce_end()
                 watching.job.end()
                 return
+        if tell is not None and not watching.verdict.dead and tell():
+            deliver()
     watching.refresh()
+
+
+def _tell(watching: Watch, so_far: Callable[[World], list[Finding]], news: News | None) -> bool:
+    fresh = watching.news(so_far)
+    if news is not None:
+        for finding in fresh:
+            news(finding)
+    return bool(fresh)
 
 
 def _deliver(watching: Watch, sink: Sink | None, final: bool, started_ns: int) -> Report:
