@@ -14,7 +14,6 @@ from ..source.program import Program
 from . import suppressions
 from .cache import Cache, key
 from .discovery import python_files, shown
-from .fix import propose
 from .notebooks import Notebook, convert
 from .rules import Rule, registered
 
@@ -179,6 +178,8 @@ class _Run:
         path = Path(finding.location.path) if finding.location else None
         if path is None or path in self.notebooks:
             return finding
+        from .fix import propose  # LibCST takes longer to import than a script to check
+
         return propose(finding, self.program.read(path).text)
 
     def _note_broken(self) -> None:

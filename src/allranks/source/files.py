@@ -148,10 +148,10 @@ def decode(data: bytes) -> tuple[str, str | None]:
     try:
         encoding = tokenize.detect_encoding(io.BytesIO(data).readline)[0]
         text = data.decode(encoding)
-    except (SyntaxError, LookupError) as error:
-        return "", str(error)
     except UnicodeDecodeError as error:
         return "", f"not {error.encoding}: {error.reason}"
+    except (SyntaxError, LookupError, UnicodeError) as error:
+        return "", str(error)
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text, None

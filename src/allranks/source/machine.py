@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _LEAVING = re.compile(r"\b(return|break|continue|raise|yield|exit)\b")
-BUDGET = 60_000
+BUDGET = 40_000
 """Statements that are followed for one entry."""
 
 

@@ -188,7 +188,7 @@ class Objects(Calls):
         if type(value) is Super and value.receiver.cls is not None:
             method = self.method_of(value.receiver.cls, name, value.owner)
             return Method(value.receiver, name, method)
-        return Method(value, name)
+        return Method(value, name) if type(value) is not Method else self.fresh(like=(value,))
 
     def _class_field(self, cls: ClassValue, name: str) -> Value | None:
         for base in self.lineage(cls):
