@@ -210,3 +210,23 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("{")
     assert "Traceback" not in done.stderr
+
+
+def test_a_working_folder_that_is_gone(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    expected = "allranks: the working folder is gone\n  change to one that exists: cd\n"
+    assert run() == (2, "", expected)
+    assert run(str(tmp_path / "train.py")) == (2, "", expected)
+
+
+def test_a_path_that_cannot_be_read(run: Run) -> None:
+    status, out, err = run("train.py/below")
+    assert (status, out) == (2, "")
+    assert err == "allranks: train.py/below cannot be read: Not a directory\n"
+
+
+def test_the_advice_names_the_worst(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch.distributed\nprint(1)\nbarrier()\n")
+    assert run()[1].splitlines()[-1] == "`allranks faults early-exit` explains a kind of fault."

@@ -21,21 +21,23 @@ def python_files(paths: Iterable[Path], config: Config) -> list[Path]:
     """The files to check, sorted, each once: those named whatever they are called, and what folders hold.
 
     Folders and files that `config` excludes are passed over, except when they are named themselves. Raises
-    AllranksError `path-missing` for a path that does not exist.
+    AllranksError `path-missing` for a path that does not exist, `path-unreadable` for one that may not be read.
     """
     found: dict[Path, Path] = {}
     for path in paths:
-        if path.is_dir():
-            for file in _below(path, config):
-                found.setdefault(_absolute(file), file)
-        elif path.exists():
-            found.setdefault(_absolute(path), path)
-        else:
+        try:
+            os.stat(path)
+        except FileNotFoundError as error:
+            sentence = say("{path} does not exist", path=path)
             raise AllranksError(
-                "path-missing",
-                say("{path} does not exist", path=path),
-                say("give a script, a notebook or a folder"),
-            )
+                "path-missing", sentence, say("give a script, a notebook or a folder")
+            ) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            sentence = say("{path} cannot be read: {error}", path=path, error=reason)
+            raise AllranksError("path-unreadable", sentence) from error
+        for file in _below(path, config) if path.is_dir() else (path,):
+            found.setdefault(_absolute(file), file)
     return sorted(found.values(), key=_absolute)
 
 

@@ -282,8 +282,7 @@ class Scene:
 
     def path(self, event: Event) -> tuple[Location, ...]:
         """The calls that lead to an event in another function, outermost first; empty where it takes none."""
-        chain = event.site.chain()
-        return tuple(site.location() for site in chain) if len(chain) > 1 else ()
+        return event.site.calls()
 
 
 def _of_one_node(event: Event) -> bool:

@@ -113,6 +113,11 @@ def _check(
     paths: tuple[Path, ...], *, show_files: bool, fix: bool, diff: bool, exit_zero: bool, **options: Any
 ) -> int:
     """Does the work; the exit status."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        sentence = say("the working folder is gone")
+        raise AllranksError("folder-gone", sentence, say("change to one that exists: cd")) from error
     config = _config(paths, options)
     language = _language(config)
     if show_files:

@@ -174,7 +174,8 @@ def _closing(report: Report, language: str) -> Iterator[Line]:
             infos=counts[Severity.INFO],
         )
         yield Line(render(summary, language), "bold")
-        advice = say("`allranks faults {fault}` explains a kind of fault.", fault=report.findings[0].fault)
+        worst = max(report.findings, key=lambda finding: finding.severity.weight)
+        advice = say("`allranks faults {fault}` explains a kind of fault.", fault=worst.fault)
         yield Line(render(advice, language), "dim")
     else:
         yield Line(render(say("Nothing found."), language), "bold green")

@@ -43,6 +43,14 @@ class Site:
             site = site.caller
         return found[::-1]
 
+    def calls(self) -> tuple[Location, ...]:
+        """The calls from function to function that lead here, this site last; empty where it takes none. That a
+        script calls its own main function says nothing."""
+        chain = self.chain()
+        if len(chain) > 1 and not chain[0].function and chain[0].path == chain[1].path:
+            chain = chain[1:]
+        return tuple(site.location() for site in chain) if len(chain) > 1 else ()
+
     def location(self, role: Text | None = None) -> Location:
         """The place, as findings show it."""
         column = getattr(self.node, "col_offset", None)

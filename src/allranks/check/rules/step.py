@@ -73,7 +73,7 @@ def _parted(program: Program, run: Run, parting: Parting) -> Finding | None:
         return None
     if weak or run.alone is not None:
         finding = replace(finding, severity=min(finding.severity, Severity.WARNING, key=lambda s: s.weight))
-    return replace(finding, condition=_condition(parting), call_path=_path(made[0]))
+    return replace(finding, condition=_condition(parting), call_path=made[0].site.calls())
 
 
 def _in_wrapper(program: Program, parting: Parting, event: Event) -> bool:
@@ -235,7 +235,9 @@ def swallowed(program: Program) -> Iterator[Finding]:
                 for handler in item.handlers:
                     asked = _refused(handler.node) and not any(events(item.items, "backward"))
                     if _goes_on(handler) and not (_meant(handler) or _agreed(handler, event) or asked):
-                        yield replace(_swallowed(handler.node, item.site, event), call_path=_path(event))
+                        yield replace(
+                            _swallowed(handler.node, item.site, event), call_path=event.site.calls()
+                        )
 
 
 def _in_step(event: Event) -> bool:
@@ -299,7 +301,7 @@ def uneven(program: Program) -> Iterator[Finding]:
             if loop.origin is not None and loop.origin.cause == "error":
                 yield _other_turns(loop, event)
             else:
-                yield replace(_uneven(loop, event), call_path=_path(event))
+                yield replace(_uneven(loop, event), call_path=event.site.calls())
 
 
 def _by_shard_or_error(loop: Loop) -> bool:
@@ -393,7 +395,7 @@ def unawaited(program: Program) -> Iterator[Finding]:
                 fix=say(
                     "keep the returned work and call .wait() before the tensor is used, or drop async_op=True"
                 ),
-                call_path=_path(early.event),
+                call_path=early.event.site.calls(),
             )
 
 
@@ -455,11 +457,6 @@ def _fix_hidden(event: Event) -> Text:
     if event.operation == "ddp.forward":
         return say("evaluate on all ranks, or call the inner model: model.module(...)")
     return say("run it on all ranks; keep only what writes under the rank test")
-
-
-def _path(event: Event) -> tuple[Location, ...]:
-    chain = event.site.chain()
-    return tuple(site.location() for site in chain) if len(chain) > 1 else ()
 
 
 def _of_branch(parting: Parting, place: Location) -> Iterator[Location]:
