@@ -138,3 +138,23 @@ def test_a_rendezvous_that_fails_after_a_rank_follows_from_it(tmp_path: Path) ->
     own = trace([MAIN, STEP, *BACKWARD], "KeyError: 'x'")
     found = verdict(ask(tmp_path, [*started(), *own, *CLOSED]))
     assert (found.fault, place(found)) == ("child-failed-first", ("train.py", 52))
+
+
+def test_lightnings_children(tmp_path: Path) -> None:
+    line = "Child process with PID 652 terminated with code {}. Forcefully terminating all other processes to avoid zombies"
+    assert verdict(ask(tmp_path, line.format(1))).fault == "child-failed-first"
+    assert verdict(ask(tmp_path, line.format(-9))).fault == "killed-by-signal"
+
+
+def test_a_barrier_that_was_passed_is_no_wait(tmp_path: Path) -> None:
+    waits = "01/02/2026 13:46:14 - INFO - torch.distributed.distributed_c10d -   Waiting in store based barrier to initialize process group for rank: 3, key: store_based_barrier_key:1 (world_size=6, worker_count=4, timeout=0:30:00)"
+    done = "01/02/2026 13:46:15 - INFO - torch.distributed.distributed_c10d -   Rank 5: Completed store-based barrier for key:store_based_barrier_key:1 with 6 nodes."
+    assert ask(tmp_path, [waits, done]).loud == []
+    assert verdict(ask(tmp_path, [waits])).fault == "rendezvous-unreachable"
+    assert verdict(ask(tmp_path, [waits.replace("key:1", "key:2"), done])).fault == "group-membership"
+
+
+def test_a_watchdog_that_stands_still(tmp_path: Path) -> None:
+    stuck = "[rank3]:[F ProcessGroupNCCL.cpp:1153] [PG 0 Rank 3] ProcessGroupNCCL's watchdog got stuck for 600 seconds without making progress in monitoring enqueued collectives."
+    found = verdict(ask(tmp_path, stuck))
+    assert (found.fault, found.ranks) == ("slow-rank", (3,))

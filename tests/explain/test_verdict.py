@@ -445,3 +445,9 @@ def test_one_line_with_two_calls(tmp_path: Path) -> None:
     ranks = {0: trace([MAIN, at, c10d("broadcast")], LATE), 1: trace([MAIN, at, c10d("all_reduce")], LATE)}
     found = verdict(ask(tmp_path, woven(ranks, PREFIXES["excepthook"], "after")))
     assert (found.fault, found.ranks, place(found)) == ("collective-order", (0, 1), ("train.py", 52))
+
+
+def test_a_bus_error_may_be_shared_memory(tmp_path: Path) -> None:
+    report = ask(tmp_path, [*started(), *ended({1: -7}, survivors=[0])])
+    assert [one.fault for one in report.findings[:2]] == ["killed-by-signal", "shared-memory-too-small"]
+    assert "/dev/shm" in str(report.findings[0].fix)

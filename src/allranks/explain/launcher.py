@@ -38,6 +38,9 @@ _MPIRUN = re.compile(
 )
 _DEEPSPEED = re.compile(r"exits with return code = (?P<status>-?\d{1,5})")
 """DeepSpeed names the command of the process that it started last, not of the one that failed."""
+_LIGHTNING = re.compile(
+    r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<status>-?\d{1,5})\."
+)
 _SPAWNED = re.compile(
     r"process (?P<rank>\d{1,5}) terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<status>\d{1,5}))"
 )
@@ -67,6 +70,7 @@ _WORLD = re.compile(
 )
 _PER_NODE = re.compile(r"--nproc[_-]per[_-]node[= ](?P<n>\d{1,4})\b")
 _NODES = re.compile(r"--nnodes[= ](?P<n>\d{1,5})\b")
+_MET = re.compile(r"Completed store-based barrier for key: ?store_based_barrier_key:(?P<number>\d{1,9})")
 _AGENT = re.compile(r"torch[./]distributed[./](?:run|elastic|launcher)|torchrun")
 
 
@@ -118,6 +122,8 @@ class Launch:
     ranks: set[int] = field(default_factory=set)
     last_words: dict[int, Line] = field(default_factory=dict)
     """The last line that each rank printed, where lines tell their rank."""
+    met: set[str] = field(default_factory=set)
+    """Numbers of the barriers of new groups that ranks have passed: all ranks had come."""
     agents: bool = False
     """True when torchrun's agent printed something."""
     tables: int = 0
@@ -216,6 +222,8 @@ class Reader:
                 launch.nodes = int(match["n"])
             elif "--standalone" in text:
                 launch.nodes = 1
+        if "store-based barrier" in text and (match := _MET.search(text)):
+            launch.met.add(match["number"])
         if not launch.agents and _AGENT.search(text):
             launch.agents = True
 
@@ -252,6 +260,8 @@ class Reader:
             found = [Exit(line, rank, pid=int(match["pid"]), node=match["node"], status=status)]
         elif match := _DEEPSPEED.search(text):
             found = [Exit(line, status=int(match["status"]))]
+        elif match := _LIGHTNING.search(text):
+            found = [Exit(line, pid=int(match["pid"]), status=int(match["status"]))]
         elif match := _SPAWNED.search(text):
             found = [Exit(line, int(match["rank"]), status=_named(match["name"], match["status"]))]
         elif match := _CALLED.search(text):

@@ -236,6 +236,13 @@ def _by_signal(killed: list[Exit], story: Story) -> Verdict:
             )
         )
     message = say("{ranks} was killed by {signal}", ranks=named(ranks), signal=first.signal_name)
+    if first.signal == signal.SIGBUS:
+        others.append(
+            (
+                "shared-memory-too-small",
+                say("it is this when `df -h /dev/shm` shows little room for the loaders"),
+            )
+        )
     lines = [one.line for one in same]
     return Verdict("killed-by-signal", message, ranks, None, fix, lines, [], others, sure=True)
 

@@ -83,6 +83,10 @@ def judge(story: Story) -> Waiting | None:
 
 def _counts(incident: Incident, story: Story) -> bool:
     """Text without a traceback counts when the job failed, or when the log ends with it."""
+    if incident.signature == "store-barrier-waiting":
+        number = incident.readings[0].captures.get("number", "")
+        if number in story.launch.met:
+            return False
     if incident.raised or story.launch.exits:
         return True
     return story.lines - incident.last <= _NEAR_END or any(
