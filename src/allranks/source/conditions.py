@@ -56,6 +56,10 @@ class Conditions(State):
             for i, item in enumerate(value.items):
                 found = decisions.either(found, decisions.both(1 << i, self.truth(item)))
             return found
+        if type(value) is Unknown and value.key in self.replaced:
+            settled = self.settle(value)
+            if settled is not value:
+                return self.truth(settled)
         if type(value) is Unknown:
             if value.kind is Kind.UNIFORM and DISTRIBUTED_FLAG.match(value.label):
                 return ALL

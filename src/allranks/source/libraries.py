@@ -342,9 +342,14 @@ class Libraries(Containers):
         return self.fresh(Kind.RANK, self.origin(c.node, "rank"))
 
     def _act_wait(self, c: Call) -> Value:
-        """wait(): the work is done; of one of several, all may be."""
+        """wait(): the work is done; what one statement began in several turns is waited for in several turns too."""
+        place = (c.receiver.path, c.receiver.line) if type(c.receiver) is Instance else None
         known = type(c.receiver) is Instance and c.receiver.kind == "work"
-        self.pending = {k: v for k, v in self.pending.items() if known and v[1] is not c.receiver}
+        self.pending = {
+            key: (event, work)
+            for key, (event, work) in self.pending.items()
+            if known and (work.path, work.line) != place
+        }
         return NONE
 
     def _act_split(self, c: Call) -> Value:
@@ -381,16 +386,15 @@ class Libraries(Containers):
                 "Process", "process", None, str(self.frame.home.module.path), getattr(c.node, "lineno", 0)
             )
         lanes = per_lane(lambda lane: lane.local_rank, self.origin(c.node, "rank"))
-        plain = [
-            i
-            for i, v in enumerate(given.items)
-            if type(v) is Unknown and v.label in ("i", "rank", "local_rank")
-        ]
-        passed = list(given.items)
-        if plain:
-            passed[plain[0]] = lanes
+        numbers = [v for v in given.items if type(v) is Unknown and v.label in ("i", "rank", "local_rank")]
+        if numbers:
+            # Wherever the number of the loop was put, in the child it is the rank.
+            self.replaced[numbers[0].key] = lanes
+        passed = [lanes if numbers and v is numbers[0] else v for v in given.items]
         extra = c.named.get("kwargs", NONE)
         self._launched(function, passed, extra.items if type(extra) is Table else {}, c.node)
+        if numbers:
+            self.replaced.pop(numbers[0].key, None)
         return Instance(
             "Process", "process", None, str(self.frame.home.module.path), getattr(c.node, "lineno", 0)
         )

@@ -111,7 +111,7 @@ class State:
         self.keys_set: dict[tuple[int, Any], Table] = {}
         self.blind: dict[str, int] = {}
         self.cut: set[int] = set()
-        self.pending: dict[int, tuple[trace.Event, Value]] = {}
+        self.pending: dict[int, tuple[trace.Event, Instance]] = {}
         self.early: list[trace.Early] = []
         self.passed_over: dict[int, tuple[Any, ...]] = {}
         self.initialised: Guard = 0

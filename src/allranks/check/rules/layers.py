@@ -21,6 +21,7 @@ _PLAIN = re.compile(
     r"|PairwiseDistance|Unfold|Fold|ChannelShuffle)$"
 )
 """Modules of torch that have no parameters."""
+_DEEPEST = 8
 _REGISTERS = re.compile(
     r"ModuleList|ModuleDict|ParameterList|ParameterDict|Sequential|add_module|register_module|register_parameter|setattr\(self"
 )
@@ -34,14 +35,16 @@ def classes(module: Module) -> Iterator[ast.ClassDef]:
             yield node
 
 
-def _is_module(module: Module, base: ast.expr) -> bool:
+def _is_module(module: Module, base: ast.expr, depth: int = 0) -> bool:
     name = dotted_name(base)
-    if not name:
+    if not name or depth > _DEEPEST:
         return False
     target = module.program.resolve(module, name)
     if isinstance(target, str):
         return bool(re.search(r"torch\.nn\.|Module$|PreTrainedModel$", target))
-    return isinstance(target, ast.ClassDef) and any(_is_module(module, inner) for inner in target.bases)
+    return isinstance(target, ast.ClassDef) and any(
+        _is_module(module, inner, depth + 1) for inner in target.bases
+    )
 
 
 def held_outside(program: Program, module: Module) -> Iterator[tuple[Location, str, str]]:

@@ -55,6 +55,9 @@ def _looked_at(program: Program) -> Iterator[Run]:
 
 def _parted(program: Program, run: Run, parting: Parting) -> Finding | None:
     made = [e for e in parting.made if e.kind != "init"]
+    if run.alone is not None:
+        # What is built once, by whoever asks first, was mostly built before.
+        made = [e for e in made if e.kind not in ("wrap", "prepare")]
     origin = parting.origin.cause if parting.origin is not None else ""
     if not made or origin == "file" or (run.alone is not None and parting.ranks is None):
         return None

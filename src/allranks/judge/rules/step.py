@@ -246,12 +246,16 @@ def backward_rank_conditional(case: Case) -> Finding | None:
 
 def _leaves_after_forward(case: Case, parting: Parting) -> bool:
     """True when the branch is a way out between the forward, which all ranks make, and the backward."""
-    if not isinstance(parting.node, ast.If) or not isinstance(parting.node.body[-1], ast.Continue | ast.Return):
+    if not isinstance(parting.node, ast.If) or not isinstance(
+        parting.node.body[-1], ast.Continue | ast.Return
+    ):
         return False
     forwards = [row["site"][-1] for _, row in everywhere(case, "event", what="forward") if row["site"]]
     backward = _innermost(parting.inner)
     return backward is not None and any(
-        f.path == backward.path and f.function == backward.function and f.line < (parting.line or 0) < backward.line
+        f.path == backward.path
+        and f.function == backward.function
+        and f.line < (parting.line or 0) < backward.line
         for f in forwards
     )
 
