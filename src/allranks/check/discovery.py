@@ -35,7 +35,11 @@ def python_files(paths: Iterable[Path], config: Config) -> list[Path]:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             sentence = say("{path} cannot be read: {error}", path=path, error=reason)
-            raise AllranksError("path-unreadable", sentence) from error
+            raise AllranksError(
+                "path-unreadable",
+                sentence,
+                say("look at its permissions, or copy it to where you may read it"),
+            ) from error
         for file in _below(path, config) if path.is_dir() else (path,):
             found.setdefault(_absolute(file), file)
     return sorted(found.values(), key=_absolute)
