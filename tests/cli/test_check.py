@@ -224,7 +224,10 @@ def test_a_working_folder_that_is_gone(run: Run, tmp_path: Path, monkeypatch: py
 def test_a_path_that_cannot_be_read(run: Run) -> None:
     status, out, err = run("train.py/below")
     assert (status, out) == (2, "")
-    assert err == "allranks: train.py/below cannot be read: Not a directory\n"
+    assert err == (
+        "allranks: train.py/below cannot be read: Not a directory\n"
+        "  look at its permissions, or copy it to where you may read it\n"
+    )
 
 
 def test_the_advice_names_the_worst(run: Run, tmp_path: Path) -> None:
