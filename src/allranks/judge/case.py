@@ -158,6 +158,8 @@ def describe(kind: CallKind) -> str:
         )
     if signature.peer is not None:
         words += f" {'to' if signature.op == 'send' else 'from'} rank {signature.peer}"
+    if signature.tag:
+        words += f" with tag {signature.tag}"
     return f"{kind.inside} ({words})" if kind.hidden and kind.inside else words
 
 

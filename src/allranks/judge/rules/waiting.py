@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...findings import Confidence, Evidence, Finding, Severity, Text, say
+from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
+from ...world import WORLD_GROUP, p2p
 from ..case import Case, describe, ranks_text, user_frames, whereabouts
 from ..failures import Blame
 from . import Rules, found
 
 if TYPE_CHECKING:
-    from ...world import Frame, RankState, Site
+    from ...world import CallKind, Frame, RankState, Site
 
 RULES = Rules()
 
@@ -26,31 +27,78 @@ def unmatched_p2p(case: Case) -> Finding | None:
     assert state.wait is not None
     kind = case.world.kind(state.wait.call)
     site = kind.site if kind is not None and kind.site else user_frames(state.stack)
-    call = describe(kind) if kind is not None else "a send or receive"
-    verb = kind.signature.op if kind is not None else "send or recv"
     circle = set(case.dead.cycle()) <= set(blocked)
-    if circle and len(blocked) > 1:
+    ops = {k.signature.op for r in blocked if (k := _blocked_call(case, r)) is not None}
+    related: tuple[Location, ...] = ()
+    tags = next((told for r in blocked if (told := _other_tag(case, r)) is not None), None)
+    if tags is not None:
+        message, fix, related = tags
+    elif circle and len(blocked) > 1 and len(ops) == 1:
         message = say(
             "{ranks} block each other: each is in {call} and none gets to the call that would answer it",
             ranks=ranks_text(tuple(blocked)),
-            call=verb,
+            call=next(iter(ops)),
         )
-        fix = say(
-            "let half of the ranks receive first, or use batch_isend_irecv or isend/irecv and wait afterwards"
+        fix = _TURN_AROUND if ops == {"send"} else _SEND_FIRST
+    elif circle and len(blocked) > 1:
+        message = say(
+            "{ranks} block each other: no send among them meets a receive", ranks=ranks_text(tuple(blocked))
         )
+        fix = _PAIR
     else:
         message = say(
             "{ranks} waits in {call}, which no call of rank {peer} answers",
             ranks=ranks_text(tuple(blocked)),
-            call=call,
+            call=describe(kind) if kind is not None else "a send or receive",
             peer=", ".join(map(str, state.wait.peers)),
         )
-        fix = say("pair every send with one receive of the same peer, tag and order")
+        fix = _PAIR
     return found(
         "unmatched-p2p", message, case.place(site[-1]) if site else None,
-        ranks=tuple(blocked), confidence=Confidence.PROVED, severity=Severity.ERROR,
+        ranks=tuple(blocked), confidence=Confidence.PROVED, severity=Severity.ERROR, related=related,
         evidence=(case.cycle(), *(_stack(case, case.world.ranks[r]) for r in blocked[:4])), fix=fix,
     )  # fmt: skip
+
+
+_TURN_AROUND = say(
+    "let half of the ranks receive first, or use batch_isend_irecv or isend/irecv and wait afterwards"
+)
+_SEND_FIRST = say(
+    "let half of the ranks send first, or use batch_isend_irecv or isend/irecv and wait afterwards"
+)
+_PAIR = say("pair every send with one receive of the same peer, tag and order")
+
+
+def _blocked_call(case: Case, rank: int) -> CallKind | None:
+    wait = case.world.ranks[rank].wait
+    return case.world.kind(wait.call) if wait is not None else None
+
+
+def _other_tag(case: Case, rank: int) -> tuple[Text, Text, tuple[Location, ...]] | None:
+    """What to say where the peer of a blocked send or receive made the opposite call last, with another tag."""
+    mine = _blocked_call(case, rank)
+    if mine is None or mine.signature.tag is None or mine.signature.peer not in case.world.ranks:
+        return None
+    wait = case.world.ranks[rank].wait
+    assert wait is not None
+    peer = mine.signature.peer
+    history = case.world.ranks[peer].histories.get(p2p(wait.group or WORLD_GROUP))
+    made = (case.world.kinds[call] for call in reversed(history.kinds)) if history is not None else iter(())
+    theirs = next((k for k in made if k.signature.peer == rank), None)
+    if theirs is None or {mine.signature.op, theirs.signature.op} != {"send", "recv"}:
+        return None
+    if theirs.signature.tag in (None, mine.signature.tag):
+        return None
+    sender, receiver = (rank, peer) if mine.signature.op == "send" else (peer, rank)
+    sent, wanted = (mine, theirs) if sender == rank else (theirs, mine)
+    message = say(
+        "rank {sender} sends to rank {receiver} with tag {sent}, and rank {receiver} receives with tag {wanted}: "
+        "they never meet",
+        sender=sender, receiver=receiver, sent=sent.signature.tag, wanted=wanted.signature.tag,
+    )  # fmt: skip
+    role = say("what rank {peer} called", peer=peer)
+    related = (case.place(theirs.site[-1], role=role, ranks=(peer,)),) if theirs.site else ()
+    return message, say("give a send and its receive the same tag"), related
 
 
 def _leads(case: Case, blocked: list[int]) -> bool:
