@@ -5,7 +5,7 @@ from __future__ import annotations
 from worlds import Builder, call, p2p
 
 from allranks.judge.waits import Edge, dead_set
-from allranks.world import Exit
+from allranks.world import SETUP, Exit
 
 REDUCE = call("allreduce", "main:10")
 BARRIER = call("barrier", "main:20")
@@ -135,3 +135,44 @@ def test_an_init_that_waits_for_a_rank_nobody_will_be() -> None:
     dead = dead_set(world.world)
     assert dead.ranks == (0, 1)
     assert dead.gone == (2,)
+
+
+def test_two_roots_of_one_broadcast_serve_nobody() -> None:
+    world = Builder(2)
+    for rank in range(2):
+        world.calls(rank, [call("broadcast", "main:5", root=rank)]).blocked(rank)
+    assert dead_set(world.world).edges == (Edge(0, 1, "mismatch"), Edge(1, 0, "mismatch"))
+
+
+def test_another_root_of_a_reduce_computes_garbage_and_ends() -> None:
+    world = Builder(2)
+    for rank in range(2):
+        world.calls(rank, [call("reduce", "main:5", root=rank)]).blocked(rank)
+    assert not dead_set(world.world)
+
+
+def test_members_of_a_group_that_others_made_otherwise_may_have_met_strangers() -> None:
+    world = Builder(4)
+    for members in ((0, 1), (2, 3)):
+        world.group("1", members)
+        for rank in members:
+            world.calls(
+                rank, [call("new_group", f"main:{5 + members[0]}", detail=str(list(members)))], group=SETUP
+            )
+            world.calls(rank, [REDUCE], group="1")
+    for rank in (1, 2):
+        world.blocked(rank, "1")
+    for rank in (0, 3):
+        world.calls(rank, [BARRIER]).blocked(rank)
+    assert dead_set(world.world).ranks == (0, 1, 2, 3)
+
+
+def test_groups_that_all_ranks_made_alike_are_whole() -> None:
+    world = Builder(4)
+    for rank in range(4):
+        made = [call("new_group", "main:5", detail=d) for d in ("[0, 1]", "[2, 3]")]
+        world.calls(rank, made, group=SETUP)
+    world.group("1", (0, 1)).group("2", (2, 3))
+    for rank in (0, 1):
+        world.calls(rank, [REDUCE], group="1").blocked(rank, "1")
+    assert not dead_set(world.world)

@@ -144,6 +144,8 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
         theirs, mine = world.kind(history.at(wait.position)), world.kind(wait.call)
         if theirs is not None and mine is not None and _never_completes(theirs.signature, mine.signature):
             return "mismatch"
+        if _torn_group(world, state, wait.group):
+            return "mismatch"
         # A rank that died inside this very call never finished its part.
         died_inside = (
             peer.state == "exited"
@@ -163,10 +165,37 @@ def _arrived(world: World, state: RankState, wait: Wait, peer: RankState) -> str
     return "no"  # of other waits at a store `run` lists as peers only those ranks that have not set their key
 
 
+_ROOTED = frozenset({"broadcast", "scatter", "gather"})
+"""Operations in which the root's part and the others' are different: with two roots, none is served."""
+
+
 def _never_completes(theirs: Signature, mine: Signature) -> bool:
-    """True when a wait for the pair of calls cannot end: other operations, or other amounts of data. Another ReduceOp
-    or root computes garbage, but it ends."""
-    return mismatch(theirs, mine) in ("op", "shape")
+    """True when a wait for the pair of calls cannot end: other operations, other amounts of data, or two roots. Another
+    ReduceOp, or another root of a reduce, computes garbage, but it ends."""
+    what = mismatch(theirs, mine)
+    return what in ("op", "shape") or (what == "root" and mine.op in _ROOTED)
+
+
+def _torn_group(world: World, state: RankState, name: str) -> bool:
+    """True when other ranks made another group in place of this one: its members may have met strangers, and a call
+    that all of them have made need not end."""
+    group, mine = state.groups.get(name), state.histories.get(SETUP)
+    if group is None or mine is None or len(group.ranks) == len(world.ranks):
+        return False
+    wanted = str(list(group.ranks))
+    for position in range(mine.start, mine.end):
+        made = world.kind(mine.at(position))
+        if made is None or made.signature.op != "new_group" or made.signature.detail != wanted:
+            continue
+        others = (r.histories.get(SETUP) for r in world.ranks.values())
+        instead = [
+            world.kind(h.at(position)) for h in others if h is not None and h.start <= position < h.end
+        ]
+        if any(
+            k is not None and k.signature.op == "new_group" and k.signature != made.signature for k in instead
+        ):
+            return True
+    return False
 
 
 def _posted(world: World, state: RankState, wait: Wait, peer: RankState) -> bool:
