@@ -51,7 +51,7 @@ def test_barriers_around_files() -> None:
 
 
 def timed(lateness: list[int], *, step_ms: int = 20, ranks: int = 2) -> Seen:
-    """Steps of 20 ms, in which the last rank comes later than the others by so many ms."""
+    """Steps of 20 ms, in which the last rank comes later than the others by so many ms: it sleeps."""
     seen = Seen(ranks, ddp=False)
     now = 1_000 * MILLISECOND
     for rank in seen.everyone:
@@ -61,7 +61,15 @@ def timed(lateness: list[int], *, step_ms: int = 20, ranks: int = 2) -> Seen:
             times[index] = (
                 now + index * step_ms * MILLISECOND + (late * MILLISECOND if rank == ranks - 1 else 0)
             )
+    scheduled(seen, *[(100, 20)] * ranks)
     return seen
+
+
+def scheduled(seen: Seen, *took: tuple[int, int], until_ms: int = 1_900) -> None:
+    """For how many ms the main thread of each rank has run, and has waited for a processor."""
+    for rank, (run, waited) in enumerate(took):
+        rows = [(900 * MILLISECOND, 0, 0), (until_ms * MILLISECOND, run * MILLISECOND, waited * MILLISECOND)]
+        seen.world.ranks[rank].facts["scheduled"] = rows
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -82,19 +90,51 @@ def test_waits_that_are_no_straggler(lateness: list[int]) -> None:
 @pytest.mark.parametrize(("ran", "faults"), [(5, []), (300, ["straggler"])])
 def test_a_rank_that_others_keep_from_its_processor(ran: int, faults: list[str]) -> None:
     seen = timed([10] * 40)
-    for rank, (run, waited) in enumerate(((100, 20), (100 + ran, 420))):
-        rows = [(900 * MILLISECOND, 0, 0), (1_900 * MILLISECOND, run * MILLISECOND, waited * MILLISECOND)]
-        seen.world.ranks[rank].facts["scheduled"] = rows
+    scheduled(seen, (100, 20), (100 + ran, 420))
     assert [f.fault for f in seen.found(waste.RULES)] == faults
 
 
 @pytest.mark.parametrize(("ran", "faults"), [(100, []), (180, ["straggler"])])
 def test_a_short_job_in_which_one_rank_works_more(ran: int, faults: list[str]) -> None:
     seen = timed([3] * 40, step_ms=8)
-    for rank, run in enumerate((100, ran)):
-        rows = [(900 * MILLISECOND, 0, 0), (1_400 * MILLISECOND, run * MILLISECOND, 0)]
-        seen.world.ranks[rank].facts["scheduled"] = rows
+    scheduled(seen, (100, 0), (ran, 0), until_ms=1_400)
     assert [f.fault for f in seen.found(waste.RULES)] == faults
+
+
+def test_nothing_is_known_of_what_the_machine_gave() -> None:
+    seen = timed([10] * 40)
+    del seen.world.ranks[1].facts["scheduled"]
+    assert seen.found(waste.RULES) == []
+
+
+def test_calls_of_few_steps() -> None:
+    seen = timed([10] * 40)
+    seen.world.ranks[0].facts["steps"] = 18
+    assert seen.found(waste.RULES) == []
+
+
+@pytest.mark.parametrize(("workers", "faults"), [(2, []), (0, ["straggler"])])
+def test_workers_of_a_loader_on_a_busy_machine(workers: int, faults: list[str]) -> None:
+    seen = timed([10] * 40)
+    scheduled(seen, (100, 200), (100, 200))
+    seen.loader(1, workers=workers)
+    assert [f.fault for f in seen.found(waste.RULES)] == faults
+
+
+def test_barriers_around_one_file_that_is_written_again_and_again() -> None:
+    seen = steps(20, [BACKWARD, BARRIER])
+    for count in (1, 2, 3, 4, 8, 16):
+        seen.saw(
+            0,
+            "write",
+            "main:32",
+            path="/c/last.pt",
+            mode="w",
+            via="torch.save",
+            time=2 * count + 0.5,
+            count=count,
+        )
+    assert seen.found(waste.RULES) == []
 
 
 def test_the_line_that_only_the_late_rank_runs() -> None:

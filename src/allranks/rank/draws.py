@@ -212,7 +212,7 @@ def wrap_sampler(guest: Any, module: Any) -> None:
     def made(result: Any, args: Any, kwargs: Any, frame: Any) -> None:
         sampler = args[0]
         sampler.__dict__["_allranks_sampler"] = number = next(_numbers)
-        while frame is not None and frame.f_code.co_name == "__init__":  # of a class that is derived
+        while frame is not None and _builds(frame, sampler):  # the constructor of a class that is derived
             frame = frame.f_back
         row = {
             "own": frame is not None and stack.describe(frame.f_code).owner == stack.USER,
@@ -229,6 +229,13 @@ def wrap_sampler(guest: Any, module: Any) -> None:
         tell(guest, "sampler", frame, row)
 
     module.DistributedSampler.__init__ = after(guest, module.DistributedSampler.__init__, made)
+
+
+def _builds(frame: Any, made: Any) -> bool:
+    """True for a frame of the constructor of `made` itself."""
+    code = frame.f_code
+    names = code.co_varnames[:1] if code.co_argcount else ()
+    return code.co_name == "__init__" and any(frame.f_locals.get(name) is made for name in names)
 
 
 # Turns

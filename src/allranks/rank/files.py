@@ -90,7 +90,12 @@ class Files:
         if seen > AGAIN and seen & (seen - 1):
             return
         self.told += 1
-        tell(self.guest, "write", frame, {"path": os.path.realpath(full), "mode": mode, "via": via, **more})
+        tell(
+            self.guest,
+            "write",
+            frame,
+            {"path": os.path.realpath(full), "mode": mode, "via": via, "count": seen, **more},
+        )
 
     def reads(self, path: str) -> None:
         """Tells of a file that is read and has changed since the job began."""

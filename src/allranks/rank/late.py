@@ -146,7 +146,7 @@ def _loaders(guest: Any, module: Any) -> None:
 
 def _distributed(guest: Any, c10d: Any) -> None:
     """torch.distributed is there: this process may be a rank."""
-    from . import hook, method, setup
+    from . import hook, method, observe, setup
 
     if not guest.connect():
         return
@@ -159,3 +159,4 @@ def _distributed(guest: Any, c10d: Any) -> None:
     _guarded(guest, lambda module: method.wrap(guest, torch, module))(c10d)
     if "RANK" in os.environ:
         guest.listen()
+        observe.begin(guest)  # logs and configurations are often written before the group is made

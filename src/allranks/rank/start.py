@@ -71,8 +71,6 @@ class Guest:
         children.wrap_signals(self, os)
 
     def _hello(self) -> dict[str, Any]:
-        import threading
-
         from . import setup, wire
 
         process = sys.modules.get("multiprocessing.process")
@@ -82,7 +80,7 @@ class Guest:
             "token": self.token,
             "pid": os.getpid(),
             "ppid": os.getppid(),
-            "tid": getattr(threading.main_thread(), "native_id", None) or os.getpid(),
+            "tid": os.getpid(),  # of the main thread; threading keeps the parent's after a fork
             "argv": _argv(),
             "executable": sys.executable or "",
             "python": "%d.%d.%d" % sys.version_info[:3],

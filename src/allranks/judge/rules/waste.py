@@ -12,6 +12,7 @@ from ...findings import Evidence, Finding, Location, say
 from ...world import SETUP
 from ..case import Case, describe, ranks_text
 from ..observed import everywhere, rows
+from ..turns import place_of
 from . import Rules, found
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SHARE = 0.25
 LATE_NS = 1_000_000
 LOST_NS = 150_000_000
 """Less than this, in a step and in all, is noise."""
+LOADED = 0.1
+"""The share of the time that the ranks wait for a processor on a machine that is busy with other programs too."""
 WORKED_NS = 50_000_000
 """And less than this in all where the late rank is seen to do more than the others."""
 
@@ -112,8 +115,14 @@ def _orders(case: Case, history: History, positions: list[int]) -> bool:
     ]
     if not times:
         return True
-    acts = [row for topic in ("write", "read") for _, row in everywhere(case, topic)]
-    return bool(sum(times[0] <= row["time"] <= times[-1] for row in acts) * 3 >= len(times))
+    acts: Counter[tuple[object, ...]] = Counter()
+    for topic in ("write", "read"):
+        for rank, row in everywhere(case, topic):
+            if times[0] <= row["time"] <= times[-1]:  # told ever more rarely, with how often it was by then
+                key = (rank, topic, row["path"], row["via"], place_of(row.get("site", ())))
+                acts[key] = max(acts[key], row.get("count", 1))
+    # The last few of many writes to one file are not told: at least half of them are.
+    return sum(n * 2 if n > 2 else n for n in acts.values()) * 3 >= len(times)
 
 
 def _around(case: Case, history: History, position: int) -> tuple[str, ...]:
@@ -202,13 +211,28 @@ def _late(
         return None
     if often < max(STEPS, MOSTLY * len(positions[-2000:])) or share < SHARE or lost < WORKED_NS:
         return None
-    ran = {r: _took(state, 1, first_ns, last_ns) for r, state in case.world.ranks.items()}
-    starved = {r: _took(state, 2, first_ns, last_ns) for r, state in case.world.ranks.items()}
-    more = ran.pop(rank) - median(ran.values())
-    starving = starved.pop(rank) - median(starved.values())
-    if (starving * 2 > lost or lost < LOST_NS) and more * 3 <= median(ran.values()):
-        return None  # others' programs on its processor made it late, not what it does
-    return share, rank, gaps[rank]
+    return (share, rank, gaps[rank]) if _own_doing(case, rank, lost, first_ns, last_ns) else None
+
+
+def _own_doing(case: Case, rank: int, lost_ns: int, first_ns: int, last_ns: int) -> bool:
+    """True when the late rank computes more than the others, or stands still by itself: reads, writes, sleeps. False
+    where a machine that is busy with other programs gives it less, and where nothing is known of that."""
+    states = case.world.ranks
+    if not all(state.facts.get("scheduled") for state in states.values()):
+        return False
+    if any(0 < state.facts.get("steps", STEPS) < STEPS for state in states.values()):
+        return False
+    ran = {r: _took(state, 1, first_ns, last_ns) for r, state in states.items()}
+    starved = {r: _took(state, 2, first_ns, last_ns) for r, state in states.items()}
+    loaded = sum(starved.values()) > LOADED * (last_ns - first_ns) * len(states)
+    more, starving = ran.pop(rank), starved.pop(rank)
+    usual = median(ran.values())
+    more, starving = max(0.0, more - usual), max(0.0, starving - median(starved.values()))
+    if more * (1 if loaded else 3) > usual and more * 10 > lost_ns:
+        return True  # who asks for more also waits more for a processor
+    if loaded and any(row["workers"] for state in states.values() for row in rows(state, "loader")):
+        return False  # it may wait for workers of its loader that get no processor
+    return lost_ns >= LOST_NS and (lost_ns - more - starving) * 2 >= lost_ns
 
 
 def _took(state: RankState, column: int, first_ns: int, last_ns: int) -> float:
