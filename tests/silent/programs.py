@@ -680,6 +680,25 @@ def noise_of_its_own(rank: int) -> None:
                 p.data += 0.01 * torch.randn(p.shape, generator=own)  # HERE
 
 
+def averaged_but_never_equal(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # HERE
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        optimizer.step()
+
+
+def search(rank: int) -> None:
+    torch.manual_seed(0)
+    model = net()
+    loop(model, torch.optim.SGD(model.parameters(), lr=0.1 / (1 + rank)))
+
+
 def state_on_first(rank: int) -> None:
     model = DDP(net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -42,6 +42,7 @@ FAULTS = {
         "drawn_after_wrapping",
         "noise_of_its_own",
         "state_on_first",
+        "averaged_but_never_equal",
     ),
     "local-batch-norm": ("few_samples", "convolutions"),
     "sync-batch-norm-misplaced": ("converted_late",),
@@ -50,7 +51,7 @@ FAULTS = {
 RIGHT = (
     "through_wrapper", "accumulates", "averaged_by_hand", "local_sgd", "wrapped_again", "moved_nowhere",
     "hidden_teacher", "head_only", "summed_loss", "mask_hook", "cleared_by_hand", "closure", "gan", "scaled",
-    "skips_bad", "average_kept", "averaging_hook", "many_samples", "frozen_statistics", "useful_search",
+    "skips_bad", "average_kept", "averaging_hook", "search", "many_samples", "frozen_statistics", "useful_search",
 )  # fmt: skip
 RANKS = {"nan_on_one": (1,), "root_of_negative": (0,), "loaded_on_first": (0,), "steps_on_first": (1,)}
 

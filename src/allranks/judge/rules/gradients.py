@@ -281,8 +281,8 @@ def model_not_wrapped(case: Case) -> Finding | None:
     for t in _apart(case, 0):
         if t.part["bare"] == len(t.part["names"]) and everywhere(case, "wrap"):
             continue
-        if first(case, "changed") is not None or not _own_way(case, t):
-            continue
+        if first(case, "changed") is not None or not _own_way(case, t) or len(_settings(case, t)) > 1:
+            continue  # other settings on every rank: a search, in which other models are wanted
         owner = t.part["owner"] or t.part["key"].split(" ")[1]
         message = say(
             "{owner} is trained on every rank without DDP, and no call reduces its gradients or averages its "
@@ -297,6 +297,14 @@ def model_not_wrapped(case: Case) -> Finding | None:
             evidence=(_digests(t),), fix=say("wrap it: model = DistributedDataParallel(model)"),
         )  # fmt: skip
     return None
+
+
+def _settings(case: Case, t: Torn) -> dict[str, dict[int, Any]]:
+    """The settings of a part's optimizer at its first step -> the ranks that have them."""
+    found: dict[str, dict[int, Any]] = {}
+    for rank, row in everywhere(case, "options", optimizer=t.part["optimizer"], step=1):
+        found.setdefault(str(row["groups"]), {})[rank] = row["groups"]
+    return found
 
 
 def _own_way(case: Case, t: Torn) -> bool:
@@ -382,7 +390,33 @@ def replicas_diverged(case: Case) -> Finding | None:
     """Replicas that differ; told where no other rule knows why (see `silent`)."""
     for t in [t for t in torn(case) if t.wrap]:
         return _loaded(case, t) or _restored(case, t) or _options(case, t) or _diverged(case, t)
-    return _never_steps(case)
+    return _never_equal(case) or _never_steps(case)
+
+
+def _never_equal(case: Case) -> Finding | None:
+    """Gradients averaged by hand, over models that were not made equal before."""
+    apart = {t.part["key"] for t in torn(case, "gradients")}
+    for t in torn(case, "parameters"):
+        by_hand = any(row["optimizer"] == t.part["optimizer"] for _, row in everywhere(case, "reduced"))
+        if (
+            t.wrap
+            or t.difference.step
+            or t.part["key"] in apart
+            or not by_hand
+            or agreed(case.world, t.part["key"])
+        ):
+            continue
+        message = say(
+            "the gradients are averaged over the ranks, but the parameters {names} differ between them before the "
+            "first step, and so ever after: every rank trains another model",
+            names=t.names(),
+        )
+        return found(
+            "replicas-diverged", message, place(case, _optimizer_site(case, t.part["optimizer"])),
+            ranks=t.difference.ranks, evidence=(_digests(t),), severity=Severity.ERROR,
+            fix=say("draw them with one seed on every rank, or broadcast what rank 0 has before training"),
+        )  # fmt: skip
+    return None
 
 
 def _loaded(case: Case, t: Torn) -> Finding | None:
@@ -423,12 +457,10 @@ def _options(case: Case, t: Torn) -> Finding | None:
     """Optimizers that step differently on equal gradients."""
     if t.difference.what != "parameters" or t.difference.step < 1:
         return None
-    given: dict[int, Any] = {}
-    for rank, row in everywhere(case, "options", optimizer=t.part["optimizer"], step=1):
-        given[rank] = row["groups"]
-    texts = {str(groups) for groups in given.values()}
-    if len(texts) < 2:
+    settings = _settings(case, t)
+    if len(settings) < 2:
         return None
+    given = {rank: groups for by in settings.values() for rank, groups in by.items()}
     lines = tuple(
         f"rank {r}: " + "; ".join(", ".join(f"{k}={v}" for k, v in g) for g in gs) for r, gs in given.items()
     )
