@@ -76,6 +76,10 @@ def _following(one: History, other: History, position: int, enough: int) -> Luck
         length = min(len(ahead) - 1, len(late))
         if length >= enough and ahead[1 : 1 + length] == late[:length]:
             return Luck.SKIPPED
+        # Or until `late` made one more in its turn, after which both are in step again.
+        again = next((i for i, (x, y) in enumerate(zip(ahead, late, strict=False)) if i and x != y), 0)
+        if again >= enough and ahead[1 : 1 + again] == late[:again]:
+            return Luck.SKIPPED
     return Luck.OPEN if min(len(mine), len(theirs)) < 4 * enough else Luck.HARMLESS
 
 

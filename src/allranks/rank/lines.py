@@ -52,7 +52,7 @@ class Lines:
                 if whole.strip():
                     self.line(whole.strip(), stream, frame)
             else:
-                self.partial[stream] = whole[-WIDTH * 2 :]
+                self.partial[stream] = whole[: WIDTH * 2]  # the rank stands at the beginning
         finally:
             self.busy = False
 
