@@ -82,13 +82,16 @@ def _deviation(world: World, settled: bool) -> Deviation | None:
 
 def _root(case: Case) -> Finding | None:
     """The root cause of a job that is dead or over: whoever failed first by itself, or where the ranks parted."""
-    refused = launch.ARGUMENTS.first(case)
+    refused = launch.FIRST.first(case)
     if refused is not None:
         return refused
     own = next((f for f in case.failures if f.blame is Blame.OWN), None)
     left = own is not None and own.exception is None and own.signal is None
     if own is not None and _comes_first(case, own) and not (left and case.deviation):
         return crash.verdict(case, own)
+    vanished = crash.without_a_word(case)
+    if vanished is not None:
+        return vanished
     if case.deviation is not None and not _cut_short(case):
         finding = waiting.RULES.first(case)
         if finding is not None:

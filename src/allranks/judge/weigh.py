@@ -13,6 +13,8 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from ..source import flow
+from ..source.files import read
+from ..source.interest import NOT_FINITE
 from . import places
 
 if TYPE_CHECKING:
@@ -89,7 +91,8 @@ class Weigher:
         """How the test or iterable of `node` differs between ranks, and whether the source shows it: where it cannot
         be followed, its names may still say that it is about the rank."""
         try:
-            kind = flow.variation(self.program, self.frame.path, node.lineno).kind
+            seen = flow.variation(self.program, self.frame.path, node.lineno)
+            kind = flow.Kind.DATA if _of_tensors(node, seen) else seen.kind
         except Exception:  # strange source must not cost the verdict: it is then only less sure
             kind = flow.Kind.UNKNOWN
         if kind is flow.Kind.UNKNOWN and _names_rank(node):
@@ -205,7 +208,7 @@ class Weigher:
         ):
             # `if rank != 0: return` above a call is the same branch as `if rank == 0:` around it.
             yield self._made(score + 8, Cause.RANK_BRANCH, escape.branch or escape.node, by_rank=known)
-        elif escape.kind == "continue":
+        elif escape.kind == "continue" or (escape.kind == "return" and self._skips_a_turn(controls)):
             yield self._made(score - 8, Cause.DATA_BRANCH, escape.branch or escape.node, escape="continue")
         else:
             yield self._made(
@@ -231,6 +234,19 @@ class Weigher:
             frame.path == self.frame.path
             and escape.node.lineno <= frame.line <= (escape.node.end_lineno or 0)
             for frame in self.outer.site
+        )
+
+    def _skips_a_turn(self, controls: list[Control]) -> bool:
+        """True when a return from this function leaves no loop in it, and a caller goes on with its next turn."""
+        if self.outer.ended or any(control.is_loop for control in controls):
+            return False
+        callers = self.inner.site[: self.inner.site.index(self.frame)]
+        trees = ((frame, read(frame.path).tree) for frame in callers)
+        return any(
+            control.is_loop
+            for frame, tree in trees
+            if tree is not None
+            for control in places.chain(places.function_of(tree, frame), frame.line)
         )
 
     def _ran_dry(self, controls: list[Control]) -> bool:
@@ -266,6 +282,20 @@ def _names_rank(node: ast.stmt) -> bool:
     names = [n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)]
     names += [n.attr for n in ast.walk(node.test) if isinstance(n, ast.Attribute)]
     return any(_RANK_NAMES.search(name) for name in names)
+
+
+def _of_tensors(node: ast.stmt, seen: flow.Variation) -> bool:
+    """True when the test of an if reads values of a tensor that differs because each rank computes on its own data,
+    where all that the source shows is that the rank chose the data (a seed, a shard)."""
+    if (
+        not isinstance(node, ast.If)
+        or seen.kind not in _BY_RANK
+        or seen.ranks is not None
+        or _names_rank(node)
+    ):
+        return False
+    text = ast.unparse(node.test)
+    return bool(NOT_FINITE.search(text)) or ".item()" in text
 
 
 def _catches_errors(handler: ast.ExceptHandler) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from ...faults import catalogue
@@ -12,6 +13,8 @@ from ..signals import remedy, signal_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ...world import RankState
 
 
 def verdict(case: Case, failure: Failure) -> Finding:
@@ -37,6 +40,52 @@ def verdict(case: Case, failure: Failure) -> Finding:
     )
 
 
+def without_a_word(case: Case) -> Finding | None:
+    """Ranks that others wait for and that ended without an exception, a goodbye or a status that anybody saw: a
+    launcher that is a shell script tells none."""
+    awaited = {*case.dead.gone, *(case.deviation.missing if case.deviation is not None else ())}
+    gone = tuple(sorted(r for r in awaited if r in case.world.ranks and _vanished(case.world.ranks[r])))
+    if not gone:
+        return None
+    state = case.world.ranks[gone[0]]
+    called = state.facts.get("exit_call")
+    fix: Text | None
+    if called:
+        number = -called["status"]
+        message = say(
+            "{who} was killed by {signal}; what the other ranks met follows from it",
+            who=ranks_text(gone),
+            signal=signal_name(number),
+        )
+        fix = say("it sent the signal to itself, with os.kill: see why it gives up there")
+    else:
+        message = say(
+            "{who} was ended from outside, without a word: by a signal, most often SIGKILL of the out-of-memory killer",
+            who=ranks_text(gone),
+        )
+        fix = remedy(signal.SIGKILL)
+    return Finding(
+        fault="killed-by-signal",
+        severity=Severity.ERROR,
+        confidence=Confidence.MEASURED if called else Confidence.INFERRED,
+        message=message,
+        location=_last_seen(case, state),
+        ranks=gone,
+        evidence=tuple(e for e in (case.cycle(),) if e is not None),
+        fix=fix,
+    )
+
+
+def _vanished(state: RankState) -> bool:
+    end = state.exit
+    if state.state != "exited" or end is None or not state.seen():
+        return False
+    if end.clean or end.ended_by_host or end.exception is not None or state.facts.get("clean"):
+        return False
+    how = (state.facts.get("exit_call") or {}).get("how", "os.kill")
+    return end.status is None and end.signal is None and how == "os.kill"
+
+
 def _alike(case: Case, failure: Failure) -> tuple[int, ...]:
     """All ranks that failed by themselves in the same way at the same line: a fault of the program, not of a rank."""
     if failure.signal is not None:
@@ -57,12 +106,18 @@ def _location(case: Case, failure: Failure) -> Location | None:
     if failure.frames:
         return case.place(failure.frames[-1])
     if failure.rank is not None and failure.exception is None:
-        state = case.world.ranks[failure.rank]
+        return _last_seen(case, case.world.ranks[failure.rank])
+    return None
+
+
+def _last_seen(case: Case, state: RankState) -> Location | None:
+    """The line at which a rank asked to end, or else made its last call, or stood."""
+    frames = tuple(state.facts.get("exit_site", ()))
+    if not frames:
         called = case.world.kind(state.last_call()) if state.stack_is_old() else None
         frames = called.site if called is not None else state.stack
-        last = next((f for f in reversed(frames) if f.user), None)
-        return case.place(last) if last is not None else None
-    return None
+    last = next((f for f in reversed(frames) if f.user), None)
+    return case.place(last) if last is not None else None
 
 
 def _who(failure: Failure) -> Text:
@@ -120,6 +175,17 @@ def _status(case: Case, failure: Failure) -> tuple[str, Text, Text | None]:
     if script:
         message = say("{who} could not start: there is no {script}", who=who, script=script)
         return "child-failed-first", message, say("give the path as seen from the folder of the launch")
+    called = case.world.ranks[failure.rank].facts.get("exit_call") if failure.rank is not None else None
+    if called:
+        message = say(
+            "{who} left by {how} with status {status}; what the other ranks met follows from it",
+            who=who, how=called["how"], status=failure.status,
+        )  # fmt: skip
+        return (
+            "child-failed-first",
+            message,
+            say("see why it leaves there: what it printed last stands above"),
+        )
     return (
         "child-failed-first",
         say("{who} ended with status {status}, and no exception was seen", who=who, status=failure.status),

@@ -6,7 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ...findings import Confidence, Evidence, Finding, Location, Severity, say
+from ...findings import Confidence, Evidence, Finding, Location, Severity, Text, say
+from ...world import SETUP
 from ..case import Case, ranks_text, user_frames
 from . import Rules, found
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 RULES = Rules()
 """For jobs that are stuck or died before their ranks met."""
-ARGUMENTS = Rules()
-"""For programs that refused their command line before anything else."""
+FIRST = Rules()
+"""For what explains all that follows: programs that refused their command line, ranks numbered against each other."""
 NOTES = Rules()
 """For jobs that are over: what was left untidy."""
 
@@ -27,10 +28,10 @@ def _waiting_to_meet(case: Case) -> list[RankState]:
     return stuck if case.dead or case.final else []
 
 
-def _place(case: Case, state: RankState) -> Location | None:
+def _place(case: Case, state: RankState, role: Text | None = None) -> Location | None:
     """Where the rank called init_process_group."""
     site: Site = tuple(state.facts.get("init_site", ())) or user_frames(state.stack)
-    return case.place(site[-1]) if site else None
+    return case.place(site[-1], role=role) if site else None
 
 
 def _settings(state: RankState) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def _rows(states: list[RankState], *names: str) -> tuple[str, ...]:
     return tuple(f"rank {s.rank}: " + ", ".join(f"{n}={_settings(s).get(n)}" for n in names) for s in states)
 
 
-@ARGUMENTS.finds("local-rank-argument")
+@FIRST.finds("local-rank-argument")
 def local_rank_argument(case: Case) -> Finding | None:
     """The launcher passed --local-rank or --local_rank, and the script's parser does not know it or wanted it."""
     processes = [(s.rank, s.facts) for s in case.world.ranks.values()]
@@ -71,23 +72,90 @@ def _refusal(facts: dict[str, Any]) -> str:
     return str(facts.get("argparse", {}).get("message", ""))
 
 
-@RULES.finds("rank-env-conflict")
+@FIRST.finds("rank-env-conflict")
 def world_sizes_differ(case: Case) -> Finding | None:
-    """Ranks that gave other world sizes, or one rank number twice."""
-    states = [s for s in case.world.ranks.values() if _settings(s).get("world_size")]
-    sizes = Counter(_settings(s)["world_size"] for s in states)
-    twice = sorted({r for s in states for r in s.facts.get("same_rank", ())})
-    if (not case.dead and not case.failures) or (len(sizes) < 2 and not twice):
+    """Ranks that meet at one address with other world sizes, or twice with one rank number."""
+    if not case.dead and not case.failures:
         return None
+    states = [s for s in case.world.ranks.values() if _settings(s).get("world_size")]
+    twice = tuple(s.rank for s in states if _comes_twice(case, s))
     if twice:
-        message = say("two processes say that they are {ranks}", ranks=ranks_text(tuple(twice)))
-    else:
-        message = say(
-            "the ranks were given different world sizes: {sizes}", sizes=", ".join(map(str, sorted(sizes)))
-        )
-    rare = min(sizes.values(), default=0)
-    odd = tuple(twice) or tuple(s.rank for s in states if sizes[_settings(s)["world_size"]] == rare)
+        message = say("two processes say that they are {ranks}", ranks=ranks_text(twice))
+        return _found(case, "rank-env-conflict", message, states, twice, "rank", "world_size")
+    # Ranks that meet again after destroy_process_group may do so with another size, each in its time.
+    meetings = Counter((_settings(s).get("address"), _times_joined(case, s)) for s in states)
+    place = meetings.most_common(1)[0][0] if meetings else None
+    states = [s for s in states if (_settings(s).get("address"), _times_joined(case, s)) == place]
+    sizes = Counter(_settings(s)["world_size"] for s in states)
+    if len(sizes) < 2:
+        return None
+    message = say(
+        "the ranks were given different world sizes: {sizes}", sizes=", ".join(map(str, sorted(sizes)))
+    )
+    rare = min(sizes.values())
+    odd = tuple(s.rank for s in states if sizes[_settings(s)["world_size"]] == rare)
     return _found(case, "rank-env-conflict", message, states, odd, "rank", "world_size")
+
+
+def _comes_twice(case: Case, state: RankState) -> bool:
+    """True when another process came to init_process_group as the same rank, at the same address. That two processes
+    have one RANK in their environment says less: a rank's own helpers inherit it."""
+    others = (a.get("facts", {}) for a in case.world.agents)
+    mine = _settings(state)
+    return state.rank in state.facts.get("same_rank", ()) and any(
+        state.rank in facts.get("same_rank", ())
+        and (facts.get("init_arguments") or {}).get("address", "") == mine.get("address")
+        and facts["init_arguments"].get("rank") == mine.get("rank")
+        for facts in others
+    )
+
+
+def _times_joined(case: Case, state: RankState) -> int:
+    """How often the rank has called init_process_group."""
+    history = state.histories.get(SETUP)
+    kinds = (case.world.kinds[call] for call in history.kinds) if history is not None else iter(())
+    return sum(kind.signature.op == "init_process_group" for kind in kinds)
+
+
+@RULES.finds("child-failed-first")
+def left_before_meeting(case: Case) -> Finding | None:
+    """Ranks that the others wait for in init_process_group and that ended by themselves before they came there."""
+    stuck = _waiting_to_meet(case)
+    missing = sorted({p for s in stuck if s.wait and s.wait.kind == "init" for p in s.wait.peers})
+    left = [s for p in missing if (s := case.world.ranks.get(p)) is not None and _left(s)]
+    if not left:
+        return None
+    first = left[0]
+    assert first.exit is not None
+    called = first.facts.get("exit_call") or {}
+    status = first.exit.status if first.exit.status is not None else called.get("status")
+    site: Site = user_frames(tuple(first.facts.get("exit_site", ())))
+    names: dict[str, object] = {
+        "ranks": ranks_text(tuple(s.rank for s in left)), "waiting": ranks_text(tuple(s.rank for s in stuck)),
+    }  # fmt: skip
+    if called:
+        message = say(
+            "{ranks} left by {how} with status {status} before init_process_group, where {waiting} wait for it",
+            how=called["how"], status=status, **names,
+        )  # fmt: skip
+    else:
+        message = say("{ranks} ended before init_process_group, where {waiting} wait for it", **names)
+    meeting = _place(case, stuck[0], say("the others wait here"))
+    return found(
+        "child-failed-first" if status else "early-exit", message,
+        case.place(site[-1]) if site else meeting, ranks=tuple(s.rank for s in left),
+        severity=Severity.ERROR, evidence=(case.cycle(),),
+        related=(meeting,) if site and meeting is not None else (),
+        fix=say("see why it leaves there: what it printed last stands above"),
+    )  # fmt: skip
+
+
+def _left(state: RankState) -> bool:
+    """True when the rank ended without an error or a signal, and never was in a group."""
+    end = state.exit
+    if state.state != "exited" or end is None or not state.seen() or "backend" in state.facts:
+        return False
+    return end.exception is None and end.signal is None and not end.ended_by_host
 
 
 @RULES.finds("rendezvous-unreachable")

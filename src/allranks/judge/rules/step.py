@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...findings import Confidence, Evidence, Finding, Location, Text, say
+from ...source.files import read
 from ...world import SETUP, Frame
 from ..case import Case, at_fault, describe, ranks_text
 from ..observed import everywhere
+from ..places import function_of
 from ..weigh import Cause, Side
 from . import Rules, found
 
@@ -276,10 +278,24 @@ def hidden_collective(case: Case) -> Finding | None:
         "only {inner} gets to {call_line}, which communicates inside: {call}; {outer} {elsewhere}",
         **_names(case),
     )
-    fix = say(
-        "make the call on every rank, or use the inner module (model.module) where no communication is wanted"
-    )
-    return _finding(case, "hidden-collective", message, fix)
+    return _finding(case, "hidden-collective", message, _share(parting))
+
+
+def _share(parting: Parting) -> Text:
+    """The mend of a hidden call: only a forward of DDP that trains nothing may go around the wrapper instead."""
+    assert parting.inner.kind is not None
+    if parting.inner.kind.inside == "DDP.forward" and not _trains(parting.inner):
+        return say(
+            "make the call on every rank, or use the inner module (model.module) where no communication is wanted"
+        )
+    return say("make the call on every rank: the others wait for its part")
+
+
+def _trains(side: Side) -> bool:
+    """True when the function that makes the call runs a backward too."""
+    frame = _innermost(side)
+    tree = read(frame.path).tree if frame is not None else None
+    return frame is not None and tree is not None and ".backward(" in ast.unparse(function_of(tree, frame))
 
 
 @RULES.finds("rank-conditional-collective")
