@@ -37,11 +37,16 @@ def repositories(folder: Path) -> list[tuple[Path, int]]:
     return found
 
 
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Compiled code is kept, as it is where a tool is installed."""
+
+
 def timed(command: list[str], folder: Path) -> tuple[float, int]:
     """(seconds, KiB at the largest) of a command."""
     begin = time.perf_counter()
+    nothing = subprocess.DEVNULL
     with subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+        command, cwd=folder, env=ENVIRONMENT, stdout=nothing, stderr=nothing, stdin=nothing
     ) as job:
         _, _, usage = os.wait4(job.pid, 0)
         job.returncode = 0

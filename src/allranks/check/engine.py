@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..findings import BlindSpot, Edit, Evidence, Finding, Location, Report, say
-from ..source.files import text_of
+from ..source.files import collector_at_rest, text_of
 from ..source.program import Program
 from . import suppressions
 from .cache import Cache, key
@@ -72,8 +72,9 @@ def _unbounded(run: _Run, progress: Progress | None, edits: bool) -> Report:
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _DEPTH))
     try:
-        run.judge(progress)
-        return run.report(edits)
+        with collector_at_rest():
+            run.judge(progress)
+            return run.report(edits)
     finally:
         sys.setrecursionlimit(limit)
 

@@ -87,9 +87,11 @@ class Decisions:
             node = self._nodes[key] = Choice(symbol, high, low)
         return node
 
-    def _apply(self, name: str, operate: Callable[[int, int], int], a: Guard, b: Guard) -> Guard:
-        if type(a) is int and type(b) is int:
-            return operate(a, b)
+    def _apply(self, name: str, operate: Callable[[Guard, Guard], Guard | None], a: Guard, b: Guard) -> Guard:
+        """`a` and `b` joined condition by condition, as far as `operate` does not settle it."""
+        found = operate(a, b)
+        if found is not None:
+            return found
         key = (name, a, b)
         found = self._memo.get(key)
         if found is None:
@@ -101,36 +103,23 @@ class Decisions:
 
     def both(self, a: Guard, b: Guard) -> Guard:
         """Where `a` and `b` hold."""
-        if a == ALL or a is b:
-            return b
-        if b == ALL:
-            return a
-        if a == 0 or b == 0:
-            return 0
-        return self._trim(self._apply("and", int.__and__, a, b))
+        found = _both(a, b)
+        return found if found is not None else self._trim(self._apply("and", _both, a, b))
 
     def either(self, a: Guard, b: Guard) -> Guard:
         """Where `a` or `b` holds."""
-        if a == 0 or a is b:
-            return b
-        if b == 0:
-            return a
-        if a == ALL or b == ALL:
-            return ALL
-        return self._trim(self._apply("or", int.__or__, a, b))
+        found = _either(a, b)
+        return found if found is not None else self._trim(self._apply("or", _either, a, b))
 
     def minus(self, a: Guard, b: Guard) -> Guard:
         """Where `a` holds and `b` does not."""
-        if a == 0 or b == ALL or a is b:
-            return 0
-        if b == 0:
-            return a
-        return self._trim(self._apply("minus", _without, a, b))
+        found = _minus(a, b)
+        return found if found is not None else self._trim(self._apply("minus", _minus, a, b))
 
     def _trim(self, guard: Guard) -> Guard:
         """`guard`, with its oldest condition forgotten while it is too large: more lanes, so fewer alarms."""
         while type(guard) is Choice and guard.size > _MOST_GUARD:
-            guard = self._apply("or", int.__or__, guard.high, guard.low)
+            guard = self._apply("or", _either, guard.high, guard.low)
         return guard
 
     # Values
@@ -154,7 +143,7 @@ class Decisions:
         """`new` on the lanes of `guard`, for a name or field that held `old`. Of a guard that is too large the
         oldest conditions are forgotten: what was bound last then holds on more lanes."""
         while type(guard) is Choice and guard.size > _MOST_STORED:
-            guard = self._apply("or", int.__or__, guard.high, guard.low)
+            guard = self._apply("or", _either, guard.high, guard.low)
         return self.select(guard, new, old)
 
     def select(self, guard: Guard, new: Value, old: Value) -> Value:
@@ -244,8 +233,35 @@ class Decisions:
         yield from self._leaves(side(guard, top, False), side(active, top, False), mine)
 
 
-def _without(a: int, b: int) -> int:
-    return a & ~b
+def _both(a: Guard, b: Guard) -> Guard | None:
+    """The lanes of both, where they need no condition of theirs to be looked at."""
+    if a is b or a == ALL:
+        return b
+    if b == ALL:
+        return a
+    if a == 0 or b == 0:
+        return 0
+    return a & b if type(a) is int and type(b) is int else None
+
+
+def _either(a: Guard, b: Guard) -> Guard | None:
+    """The same of the lanes of one or the other."""
+    if a is b or a == 0:
+        return b
+    if b == 0:
+        return a
+    if a == ALL or b == ALL:
+        return ALL
+    return a | b if type(a) is int and type(b) is int else None
+
+
+def _minus(a: Guard, b: Guard) -> Guard | None:
+    """The same of the lanes of `a` that are not in `b`."""
+    if a == 0 or b == ALL or a is b:
+        return 0
+    if b == 0:
+        return a
+    return a & ~b if type(a) is int and type(b) is int else None
 
 
 def side(guard: Guard, symbol: int, holds: bool) -> Guard:
