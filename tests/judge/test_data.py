@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from observations import Seen, told, verdicts
-from worlds import call
+from worlds import call, site
 
 from allranks.judge.rules import data, randomness
 
@@ -125,6 +125,13 @@ def test_one_replica_on_purpose() -> None:
     assert seen.found(RULES) == []
 
 
+def test_one_replica_for_every_rank_that_trains() -> None:
+    seen = Seen()
+    for rank in seen.everyone:
+        seen.loader(rank).sampler(rank, replicas=1, rank=0).turn(rank, ORDER, epochs=told())
+    assert verdicts(seen.found(RULES)) == [("sampler-misconfigured", 7, (0, 1))]
+
+
 def test_sharded_twice() -> None:
     seen = both(Seen(), "sampler", length=32, total=32)
     for rank, part in ((0, [0, 2, 4, 6]), (1, [1, 3, 5, 7])):
@@ -150,6 +157,38 @@ def test_splits_drawn_per_rank(second: list[int], faults: list[str]) -> None:
     found = seen.found(RULES)
     assert [f.fault for f in found] == faults
     assert all(f.location is not None and f.location.line == 5 for f in found)
+
+
+SAMPLER = """\
+class Mine:
+    def __iter__(self):
+        order = torch.randperm(24).tolist()
+        return iter(order[self.rank :: 2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("second", "name", "expected"),
+    [
+        ([9, 4, 61, 34, 3, 18, 7, 50, 45, 31, 20, 13], "Mine", [("seed-not-shared", 3, (0, 1))]),
+        (OTHER, "Mine", []),
+        ([9, 9, 61, 34, 3, 18, 7, 50, 45, 31, 20, 13], "Mine", []),
+        ([9, 4, 61, 34, 3, 18, 7, 50, 45, 31, 20, 13], "RandomSampler", []),
+    ],
+    ids=["overlap", "apart", "with replacement", "of torch"],
+)
+def test_shares_of_an_order_that_each_rank_draws(
+    second: list[int], name: str, expected: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(SAMPLER)
+    seen = both(Seen(), "loader", sampler=name, length=24)
+    seen.turn(0, ORDER).turn(1, second)
+    path = str(tmp_path / "train.py")
+    for state in seen.world.ranks.values():
+        for topic in ("loader", "turn"):
+            for row in state.facts["observed"][topic]:
+                row["site"] = site("main:8" if topic == "loader" else "main:18", path=path)
+    assert verdicts(seen.found(RULES, tmp_path)) == expected
 
 
 def test_a_strided_part_per_rank() -> None:

@@ -178,6 +178,18 @@ def test_keys_that_a_lax_load_left_out() -> None:
     )
 
 
+def test_one_rank_renames_what_all_have_written() -> None:
+    seen = Seen()
+    for rank in seen.everyone:
+        write(seen, rank, "/c/last.pt.tmp", 28, 3, via="torch.save")
+    error = ExceptionInfo(
+        "FileNotFoundError", "[Errno 2] No such file: '/c/last.pt.tmp'", site("main:29"), 4 * SECOND
+    )
+    seen.world.ranks[1].exceptions.append(error)
+    died = Finding("child-failed-first", Severity.ERROR, Confidence.PROVED, say("died"), None, ranks=(1,))
+    assert verdicts([refined(seen.case(), died)]) == [("checkpoint-race", 28, (0, 1))]
+
+
 # output-from-every-rank
 
 

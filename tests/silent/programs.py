@@ -435,6 +435,35 @@ def clip_then_reduce(rank: int) -> None:
         optimizer.step()
 
 
+def clip_in_window(rank: int) -> None:
+    model = DDP(net())
+    optimizer = sgd(model)
+    for turn in range(12):
+        if turn % 3 < 2:
+            with model.no_sync():
+                (model(batch()).square().mean() / 3).backward()
+        else:
+            (model(batch()).square().mean() / 3).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)  # HERE
+        if turn % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def clip_after_window(rank: int) -> None:
+    model = DDP(net())
+    optimizer = sgd(model)
+    for turn in range(12):
+        if turn % 3 < 2:
+            with model.no_sync():
+                (model(batch()).square().mean() / 3).backward()
+        else:
+            (model(batch()).square().mean() / 3).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def norm_hook(rank: int) -> None:
     def shorten(g: torch.Tensor) -> torch.Tensor:
         return g / (g.norm() + 1e-6)
@@ -442,6 +471,27 @@ def norm_hook(rank: int) -> None:
     model = DDP(net())
     for p in model.parameters():
         p.register_hook(shorten)  # HERE
+    loop(model, sgd(model))
+
+
+def clip_in_comm_hook(rank: int) -> None:
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        bucket.buffer().clamp_(-0.01, 0.01)  # HERE
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda f: f.value()[0] / 2)
+
+    model = DDP(net())
+    model.register_comm_hook(None, hook)
+    loop(model, sgd(model))
+
+
+def clip_in_comm_hook_after(rank: int) -> None:
+    def hook(state, bucket):  # type: ignore[no-untyped-def]
+        future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+        return future.then(lambda f: (f.value()[0] / 2).clamp(-0.01, 0.01))
+
+    model = DDP(net())
+    model.register_comm_hook(None, hook)
     loop(model, sgd(model))
 
 
@@ -487,6 +537,16 @@ def cleared_in_window(rank: int) -> None:
     optimizer = sgd(model)
     for turn in range(12):
         optimizer.zero_grad()  # HERE
+        model(batch()).square().mean().backward()
+        if turn % 3 == 2:
+            optimizer.step()
+
+
+def cleared_in_window_by_model(rank: int) -> None:
+    model = DDP(net())
+    optimizer = sgd(model)
+    for turn in range(12):
+        model.zero_grad()  # HERE
         model(batch()).square().mean().backward()
         if turn % 3 == 2:
             optimizer.step()
@@ -560,6 +620,40 @@ def step_scaled(rank: int) -> None:
         optimizer.zero_grad()
         scaler.scale(model(batch()).square().mean()).backward()
         optimizer.step()  # HERE
+
+
+def under_one_scaler(early: bool) -> None:
+    body, head = DDP(nn.Linear(4, 4)), DDP(nn.Linear(4, 1))
+    first, second, scaler = sgd(body), sgd(head), torch.amp.GradScaler("cpu", init_scale=64.0)
+    for _ in range(STEPS):
+        first.zero_grad()
+        second.zero_grad()
+        scaler.scale(head(body(batch())).square().mean()).backward()
+        scaler.step(first)
+        if early:
+            scaler.update()  # HERE
+        scaler.step(second)
+        if not early:
+            scaler.update()
+
+
+def updated_between(rank: int) -> None:
+    under_one_scaler(early=True)
+
+
+def updated_once(rank: int) -> None:
+    under_one_scaler(early=False)
+
+
+def scaled_in_turn(rank: int) -> None:
+    body, head = DDP(net()), DDP(net())
+    first, second, scaler = sgd(body), sgd(head), torch.amp.GradScaler("cpu", init_scale=64.0)
+    for _ in range(STEPS):
+        for model, optimizer in ((body, first), (head, second)):
+            optimizer.zero_grad()
+            scaler.scale(model(batch()).square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
 
 
 def other_scales(rank: int) -> None:

@@ -23,16 +23,23 @@ FAULTS = {
     "unregistered-parameter": ("plain_dict", "loose_tensor"),
     "optimizer-mismatch": ("old_parameters", "left_out"),
     "reduced-twice-or-unscaled": ("twice", "summed", "summing_hook"),
-    "clip-before-sync": ("clamp_hook", "clip_then_reduce", "norm_hook"),
+    "clip-before-sync": (
+        "clamp_hook",
+        "clip_then_reduce",
+        "clip_in_window",
+        "clip_in_comm_hook",
+        "norm_hook",
+    ),
     "gradients-cleared": (
         "cleared",
         "cleared_to_zero",
         "cleared_by_model",
         "cleared_in_window",
+        "cleared_in_window_by_model",
         "never_cleared",
     ),
     "clip-scaled": ("clip_scaled",),
-    "scaler-order": ("step_scaled", "other_scales"),
+    "scaler-order": ("step_scaled", "updated_between", "other_scales"),
     "non-finite": ("nan_on_one", "root_of_zero", "root_of_negative"),
     "replicas-diverged": (
         "loaded_on_first",
@@ -51,7 +58,8 @@ FAULTS = {
 RIGHT = (
     "through_wrapper", "accumulates", "averaged_by_hand", "local_sgd", "wrapped_again", "moved_nowhere",
     "hidden_teacher", "head_only", "summed_loss", "mask_hook", "cleared_by_hand", "closure", "gan", "scaled",
-    "skips_bad", "average_kept", "averaging_hook", "search", "many_samples", "frozen_statistics", "useful_search",
+    "skips_bad", "average_kept", "clip_after_window", "clip_in_comm_hook_after", "updated_once",
+    "scaled_in_turn", "averaging_hook", "search", "many_samples", "frozen_statistics", "useful_search",
 )  # fmt: skip
 RANKS = {"nan_on_one": (1,), "root_of_negative": (0,), "loaded_on_first": (0,), "steps_on_first": (1,)}
 

@@ -48,6 +48,8 @@ def refined(case: Case, root: Finding) -> Finding:
     """What ended the job, by the cause that the ranks' hooks saw, where there is one behind it."""
     if root.fault == "unused-parameters":
         return gradients.changed(case, root) or root
+    if root.fault == "sync-batch-norm-misplaced":
+        return buffers.converted(case, root) or root
     if root.fault == "child-failed-first":
         return outputs.unwhole(case, root) or root
     return root

@@ -26,8 +26,9 @@ AGAIN = 3
 READS = 4096
 """Files opened for reading that are looked at."""
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+SYSTEM = ("/dev/", "/proc/", "/sys/", "/run/")
 SKIPPED = (
-    "/dev/", "/proc/", "/sys/", "/run/", "/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_",
+    "/__pycache__/", "/site-packages/", "/dist-packages/", "/torchinductor_",
     "/.triton/", "/.nv/", "/.cache/matplotlib", "/.git/", "/pymp-", "/torch_extensions/", "/wandb/", "/mlruns/",
 )  # fmt: skip
 """Parts of paths that are nobody's results; the last two belong to programs that name their files per process."""
@@ -50,6 +51,7 @@ class Files:
             for p in {sys.prefix, sys.base_prefix, os.path.dirname(guest.address or "/-/-")}
             if len(p) > 1
         )
+        self.skipped += SYSTEM
         self.written: dict[Any, int] = {}
         self.read: set[str] = set()
         self.locks = 0

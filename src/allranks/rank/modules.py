@@ -88,9 +88,10 @@ def wrap_norms(guest: Any, wraps: Any, module: Any) -> None:
     @functools.wraps(convert)
     def convert_sync_batchnorm(cls: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            found = wraps.around(given) if wraps.wraps else None
-            if found is not None:
-                steps.tell("converted", wrap=found.number, site=steps.site(sys._getframe(1)))
+            if guest.recorder is not None:
+                found = wraps.around(given) if wraps.wraps else None
+                wrap = found.number if found is not None else 0
+                steps.tell("converted", wrap=wrap, site=steps.site(sys._getframe(1)))
         except Exception as error:
             guest.failed(error)
         return convert(cls, given, *args, **kwargs)

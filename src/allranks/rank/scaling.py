@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 def wrap_scaler(guest: Any, backward: Backward, module: Any) -> None:
     """`torch.amp.GradScaler`."""
     scaler, steps = module.GradScaler, backward.steps
+    numbers: Any = weakref.WeakKeyDictionary()
+
+    def number(made: Any) -> int:
+        return int(numbers.setdefault(made, len(numbers) + 1))
 
     def scale(args: Any, kwargs: Any, frame: Any) -> None:
         if args[0]._enabled and steps.live():
             backward.scaler = weakref.ref(args[0])
             backward.scaled = True
-            steps.event("scale", frame)
+            steps.event("scale", frame, number(args[0]))
 
     def unscale(args: Any, kwargs: Any, frame: Any) -> None:
         if args[0]._enabled and steps.live():
@@ -32,7 +36,7 @@ def wrap_scaler(guest: Any, backward: Backward, module: Any) -> None:
     def update(args: Any, kwargs: Any, frame: Any) -> None:
         if args[0]._enabled and steps.live():
             backward.scaled = backward.unscaled = False
-            steps.event("update", frame)
+            steps.event("update", frame, number(args[0]))
 
     scaler.scale = noting(guest, scale, scaler.scale)
     scaler.unscale_ = noting(guest, unscale, scaler.unscale_)
@@ -92,5 +96,14 @@ def zeroed(backward: Backward, args: Any, frame: Any) -> None:
     """`Module.zero_grad` is about to run."""
     backward.zeroed = True
     if backward.steps.live():
-        filled = any(p.grad is not None for p in args[0].parameters())
-        backward.steps.event("zero", frame, 0, "filled" if filled else "")
+        filled = next((p for p in args[0].parameters() if p.grad is not None), None)
+        of = _holder(backward.steps, filled) if filled is not None else 0
+        backward.steps.event("zero", frame, of, "filled" if filled is not None else "")
+
+
+def _holder(steps: Any, parameter: Any) -> int:
+    """The number of the optimizer that holds a parameter; 0 for none."""
+    for optimizer in steps.living():
+        if any(parameter is p for group in optimizer.param_groups for p in group["params"]):
+            return int(steps.entry(optimizer).number)
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, say
@@ -19,7 +20,7 @@ SMALL = 4
 @RULES.finds("sync-batch-norm-misplaced")
 def sync_batch_norm_misplaced(case: Case) -> Finding | None:
     """Layers exchanged for SyncBatchNorm under a DDP that was built over the old ones."""
-    row = first(case, "converted")
+    row = next((row for _, row in everywhere(case, "converted") if row["wrap"]), None)
     if row is None:
         return None
     wrap = first(case, "wrap", number=row["wrap"])
@@ -32,6 +33,16 @@ def sync_batch_norm_misplaced(case: Case) -> Finding | None:
         else (),
         fix=say("convert first, then wrap"),
     )
+
+
+def converted(case: Case, died: Finding) -> Finding | None:
+    """A forward that died of SyncBatchNorm on a device that cannot run it, placed where the layers were exchanged."""
+    row = first(case, "converted")
+    where = place(case, row["site"]) if row is not None else None
+    if where is None:
+        return None
+    forward = (replace(died.location, role=say("it fails here")),) if died.location is not None else ()
+    return replace(died, location=where, related=(*died.related, *forward))
 
 
 @RULES.finds("local-batch-norm")

@@ -48,6 +48,7 @@ def _role(case: Case, site: Site, role: Any) -> tuple[Location, ...]:
 def sampler_misconfigured(case: Case) -> Finding | None:
     """A sampler that takes a rank for another one, or shards that are more than there are ranks."""
     size = case.world.size or len(case.world.ranks)
+    whole = _whole_for_each(case)
     for group in made_samplers(case):
         shards: dict[tuple[int, int], list[int]] = {}
         for rank, row in group.items():
@@ -64,6 +65,13 @@ def sampler_misconfigured(case: Case) -> Finding | None:
                 ranks=ranks_text(tuple(twice)), shard=shard["rank"], count=shard["replicas"],
             )  # fmt: skip
             wrong = tuple(r for r in twice if group[r]["rank"] != r) or tuple(twice)
+        elif size > 1 and any((r, row["sampler"]) in whole for r, row in group.items()):
+            message = say(
+                "the sampler was told that there is one replica, while {size} ranks train: each reads all samples, and "
+                "the same ones",
+                size=size,
+            )
+            wrong = tuple(group)
         elif beyond:
             message = say(
                 "the sampler cuts the data into {count} shards for {size} ranks: the rest is never read",
@@ -78,6 +86,19 @@ def sampler_misconfigured(case: Case) -> Finding | None:
             fix=say("leave rank and num_replicas out: the sampler asks the group"),
         )  # fmt: skip
     return None
+
+
+def _whole_for_each(case: Case) -> set[tuple[int, int]]:
+    """(rank, sampler) of samplers for one replica from which several ranks train on the same samples."""
+    found: set[tuple[int, int]] = set()
+    for group in paired(case) if data_parallel(case) else ():
+        rank, turn = min(group.items())
+        row = sampler_of(case.world.ranks[rank], turn)
+        if row is None or row["replicas"] != 1 or not row["own"] or not turn.training:
+            continue
+        if any(r != rank and t.training and same_data(turn, t) for r, t in group.items()):
+            found.add((rank, row["sampler"]))
+    return found
 
 
 def _sharded_twice(case: Case, group: dict[int, Turn]) -> bool:

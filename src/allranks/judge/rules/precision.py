@@ -20,6 +20,7 @@ NONLINEAR = frozenset(
      "minimum", "maximum")
 )  # fmt: skip
 """Functions that do not commute with averaging: what they do to each rank's gradient is not done to the mean."""
+CLIPS = frozenset(("clamp", "clamp_", "clip", "clip_", "clip_grad_norm_", "clip_grad_value_"))
 
 
 def _every_pattern(case: Case) -> Iterator[tuple[dict[str, Any], tuple[Event, ...]]]:
@@ -71,15 +72,10 @@ def _ddp_reduced(case: Case, row: dict[str, Any]) -> bool:
 
 def _summing_hook(case: Case) -> Finding | None:
     """A communication hook of the user's that reduces and nowhere divides."""
-    row = first(case, "comm_hook")
-    if row is None or row["home"].startswith("torch.") or not row["file"]:
+    hook = _hook(case)
+    if hook is None:
         return None
-    tree = case.program.module(row["file"]).tree
-    function = next(
-        (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.Lambda) and n.lineno == row["line"]), None
-    ) if tree is not None else None  # fmt: skip
-    if function is None:
-        return None
+    row, function = hook
     text = ast.unparse(function)
     divides = any(isinstance(n, ast.Div) for n in ast.walk(function))
     words = ("div", "mul", "AVG", "mean", "average", "allreduce_hook", "compress")
@@ -93,6 +89,36 @@ def _summing_hook(case: Case) -> Finding | None:
     return found(
         "reduced-twice-or-unscaled", message, Location(case.path(row["file"]), line),
         confidence=Confidence.INFERRED, fix=say("divide the bucket by the world size before or after the reduction"),
+    )  # fmt: skip
+
+
+def _hook(case: Case) -> tuple[dict[str, Any], ast.AST] | None:
+    """The user's own communication hook: what the guest says of it, and its text."""
+    row = first(case, "comm_hook")
+    if row is None or row["home"].startswith("torch.") or not row["file"]:
+        return None
+    tree = case.program.module(row["file"]).tree
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.FunctionDef | ast.Lambda) and node.lineno == row["line"]:
+            return row, node
+    return None
+
+
+def _clipping_hook(case: Case) -> Finding | None:
+    """A communication hook that clips its bucket and reduces what is left."""
+    hook = _hook(case)
+    if hook is None:
+        return None
+    row, function = hook
+    calls = [(n.lineno, ast.unparse(n.func)) for n in ast.walk(function) if isinstance(n, ast.Call)]
+    reduced = min((line for line, name in calls if "reduce" in name), default=0)
+    clipped = min((line for line, name in calls if name.rpartition(".")[2] in CLIPS), default=0)
+    if not 0 < clipped < reduced or "finfo" in ast.unparse(function):  # the range of a type is no limit
+        return None
+    return found(
+        "clip-before-sync", say("this communication hook clips each rank's own gradients before they are reduced"),
+        Location(case.path(row["file"]), clipped),
+        fix=say("clip between backward and step, where the gradients are averaged already"),
     )  # fmt: skip
 
 
@@ -111,6 +137,11 @@ def clip_before_sync(case: Case) -> Finding | None:
                 "clip-before-sync", message, place(case, row["site"]),
                 fix=say("clip between backward and step, where the gradients are averaged already"),
             )  # fmt: skip
+    return _clipping_hook(case) or _clipped_first(case) or _clipped_in_part(case)
+
+
+def _clipped_first(case: Case) -> Finding | None:
+    """Clipping before a reduction by hand."""
     for _, events in _every_pattern(case):
         clip, reduce = last(events, "clip"), last(events, "reduce")
         if 0 <= clip < reduce and not any(e.what == "backward" for e in events[clip:reduce]):
@@ -120,6 +151,28 @@ def clip_before_sync(case: Case) -> Finding | None:
                 related=(case.place(events[reduce].site[-1], role=say("reduced here")),) if events[reduce].site else (),
                 fix=say("reduce first, then clip"),
             )  # fmt: skip
+    return None
+
+
+def _clipped_in_part(case: Case) -> Finding | None:
+    """Clipping after each micro-batch of a window whose gradients are reduced with the last one only."""
+    for _, events in _every_pattern(case):
+        local = False
+        clip = None
+        for one in events:
+            if one.what == "backward":
+                if clip is not None:
+                    return found(
+                        "clip-before-sync",
+                        say("micro-batches under no_sync clip what each rank has accumulated, before it is reduced"),
+                        place(case, clip.site),
+                        fix=say("clip once per step, after the backward that reduces"),
+                    )  # fmt: skip
+                local = one.flag == "local"
+            elif one.what == "step":
+                clip = None
+            elif one.what == "clip" and local:
+                clip = one
     return None
 
 
@@ -184,6 +237,8 @@ def _wiped(optimizer: int, events: tuple[Event, ...]) -> Event | None:
             if zero is not None and one.site in before:
                 return zero
             before.add(one.site)
+        elif one.what == "step":  # of another optimizer, for which the backward before it was
+            before, zero = set(), None
     return None
 
 
@@ -210,6 +265,15 @@ def scaler_order(case: Case) -> Finding | None:
                 "scaler-order", message, place(case, step.site),
                 fix=say("use scaler.step(optimizer), then scaler.update()"),
             )  # fmt: skip
+    early = _updated_early(case)
+    if early is not None:
+        message = say(
+            "scaler.update() runs between the steps of two optimizers whose losses it scaled together"
+        )
+        return found(
+            "scaler-order", message, place(case, early.site),
+            fix=say("call scaler.update() once, after the steps of all optimizers"),
+        )  # fmt: skip
     scales: dict[tuple[int, int], dict[int, float]] = {}
     for rank, row in everywhere(case, "options"):
         if row["scale"] is not None:
@@ -227,6 +291,17 @@ def scaler_order(case: Case) -> Finding | None:
                 evidence=(Evidence("counts", say("loss scales"), lines, tuple(sorted(by_rank))),),
                 fix=say("build the scaler alike on every rank, and load its state on every rank"),
             )  # fmt: skip
+    return None
+
+
+def _updated_early(case: Case) -> Event | None:
+    """An update of a scaler after one optimizer's step and before another's, with no loss scaled in between."""
+    for _, events in _every_pattern(case):
+        scale, update = last(events, "scale"), last(events, "update")
+        scalers = {e.of for e in events if e.what in ("scale", "update")}
+        stepped = any(e.what == "step" and e.flag == "scaler" for e in events[scale:update])
+        if 0 <= scale < update and stepped and len(scalers) == 1 and events[-1].flag == "scaler":
+            return events[update]
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,51 @@ def _seed_roles(case: Case, rank: int, kind: str) -> tuple[Location, ...]:
     return _role(case, seeds[-1]["site"], say("seeded here")) if seeds else ()
 
 
+OF_TORCH = (
+    "DistributedSampler",
+    "RandomSampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+)
+
+
+@RULES.finds("seed-not-shared")
+def shares_overlap(case: Case) -> Finding | None:
+    """A sampler of the user's gives each rank its share of an order that each rank has drawn for itself."""
+    if not data_parallel(case):
+        return None
+    for group in paired(case):
+        training = {r: t for r, t in group.items() if t.training and t.ended and t.indices}
+        if len(training) < 2:
+            continue
+        (rank, mine), *others = sorted(training.items())
+        name, length = mine.made.get("sampler"), mine.made.get("length") or 0
+        whole = sum(t.samples for t in training.values())
+        if (
+            name in OF_TORCH
+            or not length * 9 <= whole * 10 <= length * 11
+            or len(training) < len(case.world.ranks)
+        ):
+            continue
+        sets = [set(t.indices) for t in training.values()]
+        shared = min(len(sets[0] & other) for other in sets[1:])
+        if any(len(s) < len(t.indices) for s, t in zip(sets, training.values(), strict=True)):
+            continue  # drawn with replacement
+        if shared * 8 < len(sets[0]) or any(mine.indices == t.indices for _, t in others):
+            continue
+        lines = tuple(f"rank {r}: samples {t.indices[:10]}..." for r, t in training.items())
+        message = say(
+            "each rank draws its part of the data by itself, so that parts overlap and samples are left out"
+        )
+        finding = _not_shared(
+            case, message, mine.made_site, lines, training, _seed_roles(case, rank, "torch")
+        )
+        drawn = _drawn_in(case, mine.made_site, str(name))
+        return replace(finding, location=drawn) if drawn is not None else finding
+    return None
+
+
 @RULES.finds("seed-not-shared")
 def data_sets_differ(case: Case) -> Finding | None:
     """One index means other samples on other ranks, while samplers share out indices: the order was drawn per rank."""
@@ -173,12 +219,20 @@ _DRAWS = re.compile(
 )
 
 
-def _drawn_in(case: Case, site: Site) -> Location | None:
-    """The first line of the program that draws an order or a part, where its text shows one."""
+def _drawn_in(case: Case, site: Site, owner: str = "") -> Location | None:
+    """The first line of the program, or of its class `owner`, that draws an order or a part, where its text shows
+    one."""
     if not site:
         return None
     for path in case.program.closure(Path(site[0].path)):
+        tree = case.program.module(path).tree if owner else None
+        nodes = ast.walk(tree) if tree is not None else ()
+        spans = [
+            (n.lineno, n.end_lineno or 0) for n in nodes if isinstance(n, ast.ClassDef) and n.name == owner
+        ]
         for number, text in enumerate(case.program.text(path).splitlines(), 1):
+            if owner and not any(first <= number <= end for first, end in spans):
+                continue
             if _DRAWS.search(text.partition("#")[0]):
                 return Location(case.path(str(path)), number, role=None)
     return None
