@@ -13,6 +13,8 @@ from allranks.world import ExceptionInfo, Exit
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from allranks.findings import Finding
+
 
 def _stuck(job: Job, rank: int, op: str, mark: str, peer: int, tag: int = 0) -> None:
     job.build.calls(rank, [job.call(op, mark, peer=peer, tag=tag)], group="0/p2p")
@@ -191,3 +193,105 @@ def test_only_an_evaluation_may_go_around_ddp(tmp_path: Path, inside: str, after
     verdict, finding = job.told()
     assert verdict == ("hidden-collective", job.line("test"), (0,))
     assert ("model.module" in str(finding.fix)) is aside
+
+
+def _roles(finding: Finding) -> list[tuple[int | None, str]]:
+    return [(place.line, str(place.role)) for place in finding.related]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "gave"),
+    [
+        ({"shape": ((4,),)}, {"shape": ((3,),)}, ("allreduce of ? [4]", "allreduce of ? [3]")),
+        ({"dtype": "float32"}, {"dtype": "float64"}, ("allreduce of float32", "allreduce of float64")),
+        ({"reduce_op": "MAX"}, {"reduce_op": "SUM"}, ("allreduce (MAX)", "allreduce (SUM)")),
+    ],
+)
+def test_calls_from_one_line_are_told_by_what_each_rank_gave(
+    tmp_path: Path, one: dict[str, object], other: dict[str, object], gave: tuple[str, str]
+) -> None:
+    job = Job(tmp_path, "def main():\n    dist.all_reduce(x)  # call\n")
+    for rank, given in enumerate((one, other)):
+        job.build.calls(rank, [job.call("allreduce", "call", **given)]).blocked(rank)
+    finding = job.told(final=True)[1]
+    line = job.line("call")
+    assert _roles(finding) == [(line, f"rank 0 gave {gave[0]}"), (line, f"rank 1 gave {gave[1]}")]
+    assert gave[0] in str(finding.message)
+    assert gave[1] in str(finding.message)
+    assert (str(finding.fix) == "pass the same ReduceOp on every rank") is ("reduce_op" in one)
+
+
+def test_swapped_calls_in_one_helper_are_told_by_their_callers(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def reduce(x):
+            dist.all_reduce(x)  # helper
+
+        def main():
+            if dist.get_rank() == 0:  # test
+                reduce(a)  # one
+                reduce(b)
+            else:
+                reduce(b)  # two
+                reduce(a)
+        """,
+    )
+    job.build.calls(0, [job.call("allreduce", "one", "helper")])
+    job.build.calls(1, [job.call("allreduce", "two", "helper")])
+    verdict, finding = job.told()
+    assert verdict[:2] == ("collective-order", job.line("test"))
+    assert _roles(finding) == [
+        (job.line("one"), "where rank 0 stood"),
+        (job.line("two"), "where rank 1 stood"),
+    ]
+    assert f"train.py:{job.line('one')} where rank 1, which stood at train.py:{job.line('two')}" in str(
+        finding.message
+    )
+
+
+def test_a_rank_that_leaves_is_shown_with_the_test_that_decides(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def main():
+            for epoch in range(9):
+                dist.all_reduce(x)  # step
+                if stopper(x):  # test
+                    print("stop")
+                    break  # break
+            dist.barrier()  # end
+        """,
+    )
+    step = job.call("allreduce", "step")
+    job.build.calls(0, [step] * 4).blocked(0).calls(1, [step] * 3 + [job.call("barrier", "end")]).blocked(1)
+    verdict, finding = job.told()
+    assert verdict == ("early-exit", job.line("break"), (1,))
+    assert _roles(finding)[-1] == (job.line("test"), "the test that decides who leaves")
+
+
+def test_what_a_handler_may_have_swallowed_is_named(tmp_path: Path) -> None:
+    job = Job(
+        tmp_path,
+        """
+        def work(x):
+            if x.max() > 3:
+                raise ValueError("out of range")  # raise
+            model(x).sum().backward()  # backward
+
+        def main():
+            for x in loader:  # turns
+                try:
+                    work(x)  # work
+                except Exception:  # handler
+                    continue
+            dist.barrier()  # end
+        """,
+    )
+    backward = job.call("allreduce", "work", "backward", inside="DDP.backward")
+    job.build.calls(0, [backward] * 5).blocked(0)
+    job.build.calls(1, [backward] * 4 + [job.call("barrier", "end")]).blocked(1)
+    job.loader(0, "turns", 5, exhausted=False).loader(1, "turns", 5)
+    verdict, finding = job.told()
+    assert verdict == ("swallowed-exception", job.line("handler"), (1,))
+    assert _roles(finding)[-1] == (job.line("raise"), "may have raised ValueError")

@@ -143,11 +143,12 @@ def user_frames(frames: tuple[Frame, ...]) -> Site:
     return tuple(f for f in frames if f.user) or frames
 
 
-def describe(kind: CallKind) -> str:
-    """A call in a few words: `all_reduce of float32 [10]`, `DDP.backward (all_reduce of float32 [641])`."""
+def describe(kind: CallKind, *, reduction: bool = False) -> str:
+    """A call in a few words: `all_reduce of float32 [10]`, `DDP.backward (all_reduce of float32 [641])`. The ReduceOp
+    is told where it is not the default, or where `reduction` asks for it."""
     signature = kind.signature
     words = signature.op
-    if signature.reduce_op and signature.reduce_op != "SUM":
+    if signature.reduce_op and (reduction or signature.reduce_op != "SUM"):
         words += f" ({signature.reduce_op})"
     if signature.dtype or signature.shape:
         shape = " ".join(str(list(s)) for s in (signature.shape or ())[:3])

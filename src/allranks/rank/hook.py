@@ -25,6 +25,7 @@ QUERIES = (
     "get_rank",
     "get_world_size",
     "destroy_process_group",
+    "get_backend",
     "get_backend_config",
     "_abort_process_group",
 )

@@ -151,7 +151,8 @@ class _Speaker:
                 (lines[number - 1].expandtabs(4).rstrip(), "bold" if is_cause else ""),
             )  # fmt: skip
             if notes.get(number):
-                line.append(f"   ← {'; '.join(filter(None, notes[number]))}", "yellow")
+                between = "；" if self.language == "zh" else "; "
+                line.append(f"   ← {between.join(filter(None, notes[number]))}", "yellow")
             yield line
         yield Line()
 

@@ -11,7 +11,7 @@ from ...source.files import read
 from ...world import SETUP, Frame
 from ..case import Case, at_fault, describe, ranks_text
 from ..observed import everywhere
-from ..places import function_of
+from ..places import chain, escapes, function_of
 from ..weigh import Cause, Side
 from . import Rules, found
 
@@ -36,17 +36,78 @@ def _innermost(side: Side) -> Frame | None:
     return side.site[-1] if side.site else None
 
 
+def _stands(parting: Parting) -> tuple[Frame | None, Frame | None]:
+    """The lines that tell the two sides apart: the innermost, or those of the callers where both are in one helper."""
+    inner, outer = parting.inner.site, parting.outer.site
+    if inner and outer and inner != outer and inner[-1] == outer[-1]:
+        return next((a, b) for a, b in zip(inner, outer, strict=False) if a != b)
+    return _innermost(parting.inner), _innermost(parting.outer)
+
+
 def _related(case: Case, parting: Parting) -> tuple[Location, ...]:
     """The call at stake, and where the others are."""
-    places = []
-    for side, role in ((parting.inner, say("the call that only {ranks} made", ranks=ranks_text(parting.inner.ranks))),
-                       (parting.outer, say("where {ranks} is", ranks=ranks_text(parting.outer.ranks)))):  # fmt: skip
-        frame = _innermost(side)
-        if frame is not None:
-            places.append(case.place(frame, role=role, ranks=side.ranks))
+    sides = (parting.inner, parting.outer)
+    if parting.cause is Cause.SAME_LINE:
+        roles = [say("{ranks} gave {call}", ranks=ranks_text(s.ranks), call=_call(case, s)) for s in sides]
+    elif parting.cause is Cause.ARMS:
+        roles = [say("where {ranks} stood", ranks=ranks_text(s.ranks)) for s in sides]
+    else:
+        roles = [
+            say("the call that only {ranks} made", ranks=ranks_text(parting.inner.ranks)),
+            say("where {ranks} stood", ranks=ranks_text(parting.outer.ranks)),
+        ]
+    places = [
+        case.place(frame, role=role, ranks=side.ranks)
+        for side, frame, role in zip(sides, _stands(parting), roles, strict=True)
+        if frame is not None
+    ]
     if parting.wrapper and parting.frame is not None:
         places.append(case.place(parting.frame, parting.line, role=say("the test that decides who runs it")))
+    places += _raised(case, parting)
+    test = _test_of(parting)
+    if test is not None and parting.frame is not None:
+        places.append(case.place(parting.frame, test, role=say("the test that decides who leaves")))
     return tuple(places)
+
+
+def _raised(case: Case, parting: Parting) -> list[Location]:
+    """Where the error may have been raised that a handler swallowed unseen: above the call, in the functions that lead
+    to it."""
+    if (
+        parting.cause is not Cause.HANDLER
+        or parting.exception is not None
+        or parting.frame not in parting.inner.site
+    ):
+        return []
+    found = []
+    for frame in parting.inner.site[parting.inner.site.index(parting.frame) + 1 :]:
+        tree = read(frame.path).tree
+        for escape in escapes(function_of(tree, frame), frame.line) if tree is not None else ():
+            if isinstance(escape.node, ast.Raise) and escape.node.exc is not None:
+                made = escape.node.exc
+                name = ast.unparse(made.func if isinstance(made, ast.Call) else made)
+                found.append(
+                    case.place(frame, escape.node.lineno, role=say("may have raised {error}", error=name))
+                )
+    return found
+
+
+def _test_of(parting: Parting) -> int | None:
+    """The line of the test that decides whether a rank takes the way out."""
+    if parting.cause is not Cause.ESCAPE or parting.frame is None or parting.node is None:
+        return None
+    tree = read(parting.frame.path).tree
+    controls = chain(function_of(tree, parting.frame), parting.node.lineno) if tree is not None else []
+    branch = next((c for c in reversed(controls) if c.is_branch), None)
+    return branch.line if branch is not None and branch.line != parting.line else None
+
+
+def _call(case: Case, side: Side) -> str:
+    """The call of a side in words; with its ReduceOp, the default too, where that is what differs."""
+    if side.kind is None:
+        return ""
+    reduction = case.deviation is not None and case.deviation.mismatch == "reduce_op"
+    return describe(side.kind, reduction=reduction)
 
 
 def _evidence(case: Case, parting: Parting) -> tuple[Evidence | None, ...]:
@@ -99,19 +160,19 @@ def _names(case: Case) -> dict[str, object]:
     test = ""
     if parting.node is not None and not isinstance(parting.node, ast.ExceptHandler):
         test = ast.unparse(parting.node).splitlines()[0].rstrip(":")
-    inner, outer = _innermost(parting.inner), _innermost(parting.outer)
+    inner, outer = _stands(parting)
     return {
         "ranks": ranks_text(at_fault(case)),
         "inner": ranks_text(parting.inner.ranks),
         "outer": ranks_text(parting.outer.ranks),
-        "call": describe(parting.inner.kind) if parting.inner.kind else "a collective",
-        "other": describe(parting.outer.kind) if parting.outer.kind else "",
+        "call": _call(case, parting.inner) or "a collective",
+        "other": _call(case, parting.outer),
         "test": test,
         "line": parting.line,
         "call_line": f"{case.path(inner.path)}:{inner.line}" if inner else "?",
-        "elsewhere": say("is at {place}", place=f"{case.path(outer.path)}:{outer.line}")
+        "elsewhere": say("stood at {place}", place=f"{case.path(outer.path)}:{outer.line}")
         if outer
-        else say("has ended"),
+        else say("had ended"),
     }
 
 
@@ -218,6 +279,8 @@ def collective_order(case: Case) -> Finding | None:
         "as call {position} of their group",
         position=position, **names,
     )  # fmt: skip
+    if deviation is not None and deviation.mismatch == "reduce_op":
+        return _finding(case, "collective-order", message, say("pass the same ReduceOp on every rank"))
     fix = say(
         "make the same calls in the same order on every rank; move them out of the branch where they can be shared"
     )

@@ -140,7 +140,7 @@ def slow_rank(case: Case) -> Finding | None:
     elif case.final:
         message = say("{ranks} was still busy when the others gave up waiting", **names)
     else:
-        message = say("{ranks} has kept the others waiting for {seconds} s and is still busy", **names)
+        message = say("{ranks} kept the others waiting for {seconds} s", **names)
     related = (case.place(waiting[-1], role=say("the others wait here")),) if waiting else ()
     return found(
         "slow-rank", message, case.place(frame) if frame is not None else None, ranks=late,
