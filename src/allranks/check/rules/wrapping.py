@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Text, say
 from ...source.flow import enclosing
-from ...source.values import FALSE, NONE, TRUE, Instance, Items, Unknown, Value
+from ...source.values import FALSE, NONE, TRUE, Instance, Items, Kind, Unknown, Value
 from ..loaders import constant, given, speaks_of_ranks
 from ..models import WRAPPED, Part, builder_of, owner_of, part_of, parts_of, unwrapped, whole_of
 from ..scene import Scene, leaves, scenes
@@ -82,7 +82,7 @@ def model_not_wrapped(program: Program) -> Iterator[Finding]:
                 or not optimizer.name.startswith("torch.optim")
             ):
                 continue
-            if not _steps(scene, optimizer):
+            if not _steps(scene, optimizer) or _searched(scene, event):
                 continue
             for part in parts_of(scene, event.args.get("params", NONE)):
                 model = part.inner if part is not None else None
@@ -105,6 +105,12 @@ def model_not_wrapped(program: Program) -> Iterator[Finding]:
                     call_path=scene.path(event),
                     fix=say("wrap it: DistributedDataParallel(model)"),
                 )
+
+
+def _searched(scene: Scene, event: Event) -> bool:
+    """True when the ranks train with settings of their own: a search, in which other models are wanted."""
+    settings = (value for name, value in event.args.items() if name != "params")
+    return any(scene.differs(value) is not Kind.UNIFORM for value in settings)
 
 
 def _steps(scene: Scene, optimizer: Instance) -> bool:
