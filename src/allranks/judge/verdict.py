@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +56,25 @@ def so_far(world: World) -> list[Finding]:
 
 
 def _program(world: World) -> Program:
-    """The job's program as far as its stacks name it; parsed only when a rule asks."""
-    return Program(Path(world.root or "."))
+    """The job's program: the files that its stacks name, and what those import; parsed only when a rule asks, and
+    kept from one look at the world to the next."""
+    sites = [kind.site for kind in world.kinds.values()]
+    for state in world.ranks.values():
+        sites += [state.stack, *(error.frames for error in state.exceptions)]
+    paths = {frame.path for site in sites for frame in site if frame.user}
+    return _kept(world.root or ".", frozenset((path, _changed(path)) for path in paths))
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _kept(root: str, files: frozenset[tuple[str, int]]) -> Program:
+    return Program(Path(root), [Path(path) for path, changed in sorted(files) if changed])
 
 
 def _silent(deviation: Deviation | None) -> bool:
