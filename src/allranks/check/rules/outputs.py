@@ -10,7 +10,7 @@ from ...findings import Finding, Location, Severity, Text, say
 from ...source.decisions import symbols_of
 from ...source.flow import enclosing
 from ...source.lanes import RANK_ZERO
-from ...source.values import NONE, Const, External, Instance, Kind, Table, Unknown, Value
+from ...source.values import NONE, Const, External, Instance, Kind, PerLane, Table, Unknown, Value
 from ..loaders import Share, loaders_of, share
 from ..models import Part, part_of
 from ..scene import NOBODY, ONE, PER_NODE, SEVERAL, Scene, leaves, scenes
@@ -465,6 +465,8 @@ def _shown_by_all(scene: Scene, event: Event) -> bool:
     args = [*event.extra.get("args", ()), *event.args.values()]
     if event.kind == "progress":
         disable = event.args.get("disable", NONE)
+        if isinstance(event.args.get("iterable", NONE), PerLane):
+            return False  # some ranks have nothing to go over
         return _trains(scene, event) and all(isinstance(v, Const) and not v.value for v in leaves(disable))
     if any(scene.differs(arg) in (Kind.NODE, Kind.RANK, Kind.GROUP) for arg in args):
         return False
