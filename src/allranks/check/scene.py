@@ -159,6 +159,11 @@ class Scene:
                 return high
             # Some ranks may go one way and some the other.
             return Reach(NOBODY, RankSet(0), sure and not high.ranks.mask and not low.ranks.mask)
+        if high.sure is not low.sure:
+            # All ranks go the same way here: what is sure on one of them is enough.
+            known, other = (high, low) if high.sure else (low, high)
+            if known.many > NOBODY and known.many >= other.many:
+                return known
         many = max(high.many, low.many)
         return Reach(many, RankSet(high.ranks.mask | low.ranks.mask), sure)
 

@@ -174,7 +174,7 @@ class Statements(Modules):
             self.guard = 0  # nobody gets past it on this way
         elif type(holds) is int or self.frame.rough:
             return
-        elif self.decisions.for_all(holds) and self.decisions.for_all(self.absolute):
+        elif self.decisions.kind_of_guard(holds) is Kind.UNIFORM and self.decisions.for_all(self.absolute):
             self.guard = past
 
     def _delete(self, node: ast.Delete) -> None:
