@@ -470,6 +470,8 @@ def _shown_by_all(scene: Scene, event: Event) -> bool:
         return _trains(scene, event) and all(isinstance(v, Const) and not v.value for v in leaves(disable))
     if any(scene.differs(arg) in (Kind.NODE, Kind.RANK, Kind.GROUP) for arg in args):
         return False
+    if not isinstance(event.args.get("file", NONE), Const | External):
+        return False  # a line of a file
     if _once(scene, event) or _of_data(scene, event):
         return False
     named = ast.unparse(event.site.node)
