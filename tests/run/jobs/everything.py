@@ -1,5 +1,7 @@
 """Every kind of call once."""
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -30,6 +32,9 @@ with torch.inference_mode():
 group = dist.new_group([1])
 pair = dist.new_group([0, 1])
 dist.all_reduce(torch.ones(1), group=group)
+if rank == 0:
+    with contextlib.suppress(ValueError):
+        dist.get_backend(group)  # a question, no collective
 dist.broadcast(torch.ones(5), src=1, group=pair)
 if rank == 0:
     dist.send(t, dst=1, tag=7)
