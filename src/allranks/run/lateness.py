@@ -18,7 +18,7 @@ STEPS = 24
 """Calls that are looked back at."""
 MOSTLY = 0.6
 LATE_NS = 1_000_000
-LOOK_S, SAMPLE_S = 0.25, 0.1
+LOOK_S, SAMPLE_S = 0.25, 0.25
 SAMPLES = 1000
 
 
