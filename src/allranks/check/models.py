@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..source import syntax
 from ..source.program import Function, dotted_name
 from ..source.values import Const, Instance, Items, Kind, Table, Unknown, Value, Walk
 from .scene import leaves
@@ -152,7 +153,7 @@ def owner_of(scene: Scene, event: Event) -> Part | None:
         for loop in reversed(scene.loops(event)):
             bound = getattr(loop.site.node, "target", None)
             if bound is not None and any(
-                isinstance(n, ast.Name) and n.id == base.id for n in ast.walk(bound)
+                isinstance(n, ast.Name) and n.id == base.id for n in syntax.walk(bound)
             ):
                 return next(iter(parts_of(scene, loop.over)), None)
     return part
@@ -214,7 +215,7 @@ def builder_of(scene: Scene, event: Event, node: ast.expr) -> Function | None:
         tree = function.node if function is not None else module.tree
         bound = [
             n.value
-            for n in (ast.walk(tree) if tree is not None else ())
+            for n in (syntax.walk(tree) if tree is not None else ())
             if isinstance(n, ast.Assign) and n.lineno < event.site.line
             and any(isinstance(t, ast.Name) and t.id == node.id for t in n.targets)
         ]  # fmt: skip

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from . import syntax
 from .values import (
     ClassValue,
     Either,
@@ -110,11 +111,11 @@ class _Reader:
             return
         if isinstance(node, ast.If | ast.IfExp):
             if _by_default(node.test):
-                for part in ast.iter_child_nodes(node):
+                for part in syntax.children(node):
                     self._visit(part, sure)
                 return
             self._visit(node.test, sure)
-            for part in ast.iter_child_nodes(node):
+            for part in syntax.children(node):
                 if part is not node.test:
                     self._visit(part, PERHAPS)
             return
@@ -128,7 +129,7 @@ class _Reader:
             self.found = max(self.found, sure)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             self._named(node.id, sure)
-        for child in ast.iter_child_nodes(node):
+        for child in syntax.children(node):
             self._visit(child, sure)
 
     def _named(self, name: str, sure: int) -> None:

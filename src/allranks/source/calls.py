@@ -11,7 +11,7 @@ import ast
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from . import trace
+from . import syntax, trace
 from .decisions import options
 from .lanes import ALL
 from .state import Frame, parts_of
@@ -145,7 +145,7 @@ class Calls(Statements):
             self.passed_over[result.key] = (function, args, keywords, node)
             return result
         scope = self.bind(function, args, keywords)
-        if self.yields(function.node):
+        if self.yields(function):
             return GeneratorValue(function, scope)
         return self.run_function(function, scope, node)
 
@@ -170,7 +170,7 @@ class Calls(Statements):
             scope = self.bind(function, args, keywords)
             found = (
                 GeneratorValue(function, scope)
-                if self.yields(function.node)
+                if self.yields(function)
                 else self.run_function(function, scope, node)
             )
         self.replaced[value.key] = found
@@ -305,11 +305,15 @@ class Calls(Statements):
         """True when a method of a class may communicate."""
         raise NotImplementedError
 
-    def yields(self, node: ast.AST) -> bool:
+    def yields(self, function: FunctionValue) -> bool:
         """True for a generator function."""
         known: dict[ast.AST, bool] = self.program.kept.setdefault("yields", {})
+        node = function.node
         if node not in known:
-            known[node] = not isinstance(node, ast.Lambda) and _has_yield(node)
+            # Most functions do not even have the word in them.
+            lines = function.home.module.source.lines[node.lineno - 1 : node.end_lineno]
+            spoken = not isinstance(node, ast.Lambda) and any("yield" in line for line in lines)
+            known[node] = spoken and _has_yield(node)
         return known[node]
 
     def bind(self, function: FunctionValue, args: list[Value], keywords: dict[str, Value]) -> Scope:
@@ -467,5 +471,5 @@ def _has_yield(node: ast.AST) -> bool:
         if isinstance(child, ast.Yield | ast.YieldFrom):
             return True
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo += ast.iter_child_nodes(child)
+            todo += syntax.children(child)
     return False

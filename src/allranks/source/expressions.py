@@ -6,8 +6,8 @@ import ast
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from . import lore
-from .decisions import origin_of
+from . import lore, syntax
+from .decisions import options, origin_of
 from .operators import Operators, hashable
 from .values import (
     ABSENT,
@@ -78,7 +78,7 @@ class Expressions(Operators):
 
     def _other(self, node: ast.expr) -> Value:
         """Anything else: its parts are evaluated for what they do."""
-        parts = [self.evaluate(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
+        parts = [self.evaluate(child) for child in syntax.children(node) if isinstance(child, ast.expr)]
         return self.fresh(like=tuple(parts))
 
     # Names
@@ -302,9 +302,11 @@ class Expressions(Operators):
             if value.factory is not None:
                 made = value.items[index.value] = self.call(value.factory, [], {}, node)
                 return made
-            if value.rest is None:
+            if value.rest is None or all(type(o) is Unknown for o in options(value.rest)):
+                # What is under the keys that are known says nothing of another.
+                like = value if value.rest is None else value.rest
                 return self.derived(
-                    ("item", self.key_of(value), self.key_of(index)), (value,), label=str(index.value)
+                    ("item", self.key_of(value), self.key_of(index)), (like,), label=str(index.value)
                 )
         if value.rest is None and value.factory is not None:
             value.rest = self.call(value.factory, [], {}, node)

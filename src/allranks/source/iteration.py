@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from . import trace
+from . import syntax, trace
 from .decisions import Guard, origin_of
 from .expressions import Expressions
 from .lanes import ALL
@@ -490,8 +490,8 @@ def carried(node: ast.For | ast.AsyncFor | ast.While) -> tuple[frozenset[str], d
                 written.add(child.id)
         elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
             if isinstance(child, ast.If | ast.While | ast.IfExp | ast.Assert):
-                for part in ast.walk(child.test):
+                for part in syntax.walk(child.test):
                     if isinstance(part, ast.Name):
                         tests.setdefault(part.id, []).append(child.lineno)
-            todo += ast.iter_child_nodes(child)
+            todo += syntax.children(child)
     return frozenset(written), {name: lines for name, lines in tests.items() if name in written}

@@ -169,7 +169,7 @@ class Machine(Libraries):
         bare = target if type(target) is FunctionValue and target.node is function.node else function
         scope = self.bind(bare, args, {})
         body = function.node.body
-        if self.yields(function.node) and isinstance(body, list):
+        if self.yields(function) and isinstance(body, list):
             self._in_frame(bare, scope, function.node, lambda: self.run_block(body), lambda _: None)
         else:
             self.run_function(bare, scope, function.node)

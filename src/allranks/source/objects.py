@@ -248,9 +248,7 @@ class Objects(Calls):
             return self.fresh(Kind.UNKNOWN)
         scope = self.bind(target, args, {})
         return (
-            GeneratorValue(target, scope)
-            if self.yields(target.node)
-            else self.run_function(target, scope, node)
+            GeneratorValue(target, scope) if self.yields(target) else self.run_function(target, scope, node)
         )
 
     def turns_of_object(self, value: Instance) -> Turns:

@@ -85,6 +85,35 @@ class _Step:
         return ("loop", *(s.key for s in self.inner))
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A part of a trace that may be a step: a collective with the lanes of its group, or a loop around some."""
+
+    item: Event | Loop
+    members: int = 0
+    inner: list[_Call] = field(default_factory=list)
+
+
+def _calls(items: list[Item]) -> list[_Call]:
+    """What of a trace may be steps, read off once for all views."""
+    found: list[_Call] = []
+    for item in items:
+        if isinstance(item, Event):
+            if pairs_up(item):
+                group = _group(item)
+                assert group is not None
+                found.append(_Call(item, group[0]))
+        elif isinstance(item, Loop):
+            inner = _calls(item.items)
+            if inner:
+                found.append(_Call(item, 0, inner))
+        elif isinstance(item, Attempt):
+            found += _calls(item.items)
+            for handler in item.handlers:
+                found += _calls(handler.items)
+    return found
+
+
 def partings(items: list[Item], decisions: Decisions) -> list[Parting]:
     """Every parting of a trace, one for each statement that parts."""
     reader = _Reader(items, decisions)
@@ -102,11 +131,10 @@ class _Reader:
     """Reads sequences off one trace."""
 
     def __init__(self, items: list[Item], decisions: Decisions) -> None:
-        self.items = items
+        self.calls = _calls(items)
         self.decisions = decisions
         self.exits = [i for i in walk(items) if isinstance(i, Exit) and i.how not in ("caught", "error")]
         self.order = {id(item): n for n, item in enumerate(walk(items))}
-        self._loops: dict[int, bool] = {}
         self.partial: list[tuple[Guard, bool]] = []
         for item in walk(items):
             if isinstance(item, Event) and pairs_up(item) and item.guard != ALL:
@@ -176,33 +204,24 @@ class _Reader:
 
     # Sequences
 
-    def sequence(self, items: list[Item], view: View, other: View) -> list[_Step]:
+    def sequence(self, calls: list[_Call], view: View, other: View) -> list[_Step]:
         """The collectives that `view` makes, of those in which the rank of `other` has a part too."""
+        both = 1 << view.lane | 1 << other.lane
         steps: list[_Step] = []
-        for item in items:
+        for call in calls:
+            item = call.item
             if isinstance(item, Event):
-                if pairs_up(item) and view.sees(item.guard) and _members(item, view.lane, other.lane):
+                if call.members & both == both and view.sees(item.guard):
                     steps.append(_Step(item))
-            elif isinstance(item, Loop):
-                if view.sees(item.guard):
-                    inner = self.sequence(item.items, view, other)
-                    if inner or (other.sees(item.guard) and self._communicates(item)):
-                        steps.append(_Step(item, inner, view.sees(item.again)))
-            elif isinstance(item, Attempt):
-                steps += self.sequence(item.items, view, other)
-                for handler in item.handlers:
-                    steps += self.sequence(handler.items, view, other)
+            elif view.sees(item.guard):
+                inner = self.sequence(call.inner, view, other)
+                if inner or other.sees(item.guard):
+                    steps.append(_Step(item, inner, view.sees(item.again)))
         return steps
-
-    def _communicates(self, loop: Loop) -> bool:
-        found = self._loops.get(id(loop))
-        if found is None:
-            found = self._loops[id(loop)] = _communicating(loop.items)
-        return found
 
     def compare(self, one: View, other: View) -> Iterator[Parting]:
         """What does not pair between two views."""
-        a, b = self.sequence(self.items, one, other), self.sequence(self.items, other, one)
+        a, b = self.sequence(self.calls, one, other), self.sequence(self.calls, other, one)
         yield from self._compare(a, b, one, other)
 
     def _compare(self, a: list[_Step], b: list[_Step], one: View, other: View) -> Iterator[Parting]:
@@ -385,11 +404,6 @@ def _group(event: Event) -> tuple[int, ...] | None:
             members = {getattr(r, "value", None) for r in ranks.items}
             return (sum(1 << i for i, lane in enumerate(LANES) if lane.rank in members),)
     return None
-
-
-def _members(event: Event, one: int, other: int) -> bool:
-    group = _group(event)
-    return group is not None and bool(group[0] >> one & 1) and bool(group[0] >> other & 1)
 
 
 def _communicating(items: list[Item]) -> bool:

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import syntax
 from .files import SourceFile, collector_at_rest, first_line, read
 from .interest import Interest
 
@@ -342,7 +343,7 @@ class Program:
         for path in self.files:
             if word.search(self.text(path)):
                 module = self.module(path)
-                nodes = ast.walk(module.tree) if module.tree else ()
+                nodes = syntax.walk(module.tree) if module.tree else ()
                 calls = (node for node in nodes if isinstance(node, ast.Call))
                 found += [
                     (module, call) for call in calls if self._names_function(module, call.func, function)

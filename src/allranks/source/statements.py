@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any
 
-from . import trace
+from . import syntax, trace
 from .decisions import origin_of
 from .interest import NOT_FINITE
 from .lanes import ALL
@@ -311,7 +311,8 @@ class Statements(Modules):
     def _met(self, node: ast.Try, handler: ast.ExceptHandler, types: tuple[str, ...]) -> Guard:
         """The lanes on which the body may have met an error of this handler."""
         uniform = bool(types) and all(t in _SAME_EVERYWHERE for t in types)
-        kind = Kind.UNIFORM if uniform else Kind.UNKNOWN if _asks_environment(node.body) else Kind.DATA
+        alike = _asks_environment(node.body) or _asks_all(node.body)
+        kind = Kind.UNIFORM if uniform else Kind.UNKNOWN if alike else Kind.DATA
         return self.decisions.symbol(
             ("error", handler, self.site), kind, self.origin(handler, "error"), "error"
         )
@@ -407,9 +408,15 @@ class Statements(Modules):
 def _asks_environment(body: list[ast.stmt]) -> bool:
     """True for statements that only read variables of the environment: a launcher sets them for all ranks or none."""
     called = [
-        ast.unparse(n.func) for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call)
+        ast.unparse(n.func) for statement in body for n in syntax.walk(statement) if isinstance(n, ast.Call)
     ]
     return "environ" in "".join(map(ast.unparse, body)) and set(called) <= _READERS
+
+
+def _asks_all(body: list[ast.stmt]) -> bool:
+    """True for a monitored_barrier alone: it is there to fail, and fails on every rank."""
+    call = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    return isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "monitored_barrier"
 
 
 def _names(node: ast.expr | None) -> tuple[str, ...]:

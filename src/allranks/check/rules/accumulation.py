@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, say
+from ...source import syntax
 from ...source.values import Instance
 from ..models import WRAPPED
 from ..scene import Scene, scenes
@@ -113,7 +114,7 @@ def _last_no_sync(scene: Scene, site: Site) -> ast.Attribute | None:
     tree = function.node if function is not None else scene.program.module(site.path).tree
     named = [
         node
-        for node in (ast.walk(tree) if tree is not None else ())
+        for node in (syntax.walk(tree) if tree is not None else ())
         if isinstance(node, ast.Attribute) and node.attr == "no_sync" and node.lineno <= site.line
     ]
     return max(named, key=lambda n: n.lineno, default=None)
@@ -166,14 +167,14 @@ class Turns:
         self.loop = loop
         self.index, self.start = _counted(loop)
         self.bound: dict[str, ast.expr] = {}
-        for node in ast.walk(loop):
+        for node in syntax.walk(loop):
             if (
                 isinstance(node, ast.Assign)
                 and len(node.targets) == 1
                 and isinstance(node.targets[0], ast.Name)
             ):
                 self.bound[node.targets[0].id] = node.value
-        self.parents = {child: parent for parent in ast.walk(loop) for child in ast.iter_child_nodes(parent)}
+        self.parents = {child: parent for parent in syntax.walk(loop) for child in syntax.children(parent)}
 
     def governing(self, node: ast.AST) -> list[tuple[ast.expr, bool]]:
         """The tests between the loop and a node in it, each with the answer that leads to the node."""

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, say
+from ...source import syntax
 from ...source.flow import Enclosure, enclosing
 from ...source.program import Function, Program, dotted_name
 from ...source.values import FALSE, NONE, Instance, Unknown, Value
@@ -130,7 +131,7 @@ def _of_instance(scene: Scene, value: Instance, depth: int) -> Location | None:
 def _of_text(program: Program, path: Path, node: ast.AST, depth: int) -> Location | None:
     """Where code names BatchNorm, itself or in what it calls of the program."""
     module = program.module(path)
-    for inner in ast.walk(node):
+    for inner in syntax.walk(node):
         if (
             isinstance(inner, ast.Name | ast.Attribute)
             and _BATCH_NORM.search(name := dotted_name(inner))

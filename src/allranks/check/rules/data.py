@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Severity, say
+from ...source import syntax
 from ...source.lanes import LANES
 from ...source.values import NONE, Const, Instance, Items, Kind, PerLane, Unknown, Value
 from ..loaders import Share, constant, distributed_sampler, given, loaders_of, samplers_of, share
@@ -164,7 +165,7 @@ def _set_epochs(scene: Scene) -> Iterator[ast.Call]:
                 continue
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "set_epoch":
                 yield node
-            open_nodes.extend(ast.iter_child_nodes(node))
+            open_nodes.extend(syntax.children(node))
 
 
 def _made_in(scene: Scene, made: Instance, around: tuple[Loop, ...]) -> bool:

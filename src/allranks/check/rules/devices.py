@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Severity, say
+from ...source import syntax
 from ...source.flow import enclosing
 from ...source.lanes import LANES
 from ...source.program import dotted_name
@@ -197,7 +198,7 @@ def _dropped_context(scene: Scene) -> Finding | None:
         if not any(name.rpartition(".")[2] + "(" in text for name in _DROPPED):
             continue
         module = scene.program.module(path)
-        for node in ast.walk(module.tree) if module.tree is not None else ():
+        for node in syntax.walk(module.tree) if module.tree is not None else ():
             if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
                 continue
             if scene.program.resolve(module, dotted_name(node.value.func)) in _DROPPED:
@@ -318,7 +319,7 @@ def _last_assignment(scene: Scene, event: Event, name: ast.Name) -> ast.expr | N
     tree = function.node if function is not None else scene.program.module(event.site.path).tree
     best: tuple[int, ast.expr] | None = None
     around = {id(e.node) for e in enclosing(scene.program, event.site.path, event.site.line)}
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in syntax.walk(tree) if tree is not None else ():
         bound: list[ast.expr] = []
         if isinstance(node, ast.Assign):
             bound = node.targets
@@ -326,7 +327,7 @@ def _last_assignment(scene: Scene, event: Event, name: ast.Name) -> ast.expr | N
             bound = [node.target]
         if not bound or node.lineno >= event.site.line or (best is not None and node.lineno < best[0]):  # type: ignore[attr-defined]
             continue
-        names = {n.id for target in bound for n in ast.walk(target) if isinstance(n, ast.Name)}
+        names = {n.id for target in bound for n in syntax.walk(target) if isinstance(n, ast.Name)}
         if name.id in names:
             plain = isinstance(node, ast.Assign | ast.AnnAssign) and all(
                 isinstance(t, ast.Name) for t in bound

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, say
+from ...source import syntax
 from ...source.values import NONE, FunctionValue, Instance
 from ..models import Part, gradient_of, params_of, part_of, parts_of, unwrapped, whole_of
 from ..scene import Scene, leaves, scenes
@@ -258,7 +259,7 @@ def _hook_sums(scene: Scene, event: Event, hook: FunctionValue) -> Iterator[Find
     text = ast.unparse(hook.node)
     if re.search(r"/|div|AVG|mean|average|mul", text):
         return
-    for node in ast.walk(hook.node):
+    for node in syntax.walk(hook.node):
         if (
             isinstance(node, ast.Call)
             and getattr(node.func, "attr", getattr(node.func, "id", "")) == "all_reduce"

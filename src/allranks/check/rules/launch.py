@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Severity, say
+from ...source import syntax
 from ...source.files import read
 from ...source.flow import enclosing
 from ...source.lanes import LANES
@@ -338,7 +339,7 @@ def _started_at(event: Event) -> Location:
     if "Process" not in event.name or event.site.chain()[0] is not event.site:
         return place
     source = read(event.site.path)
-    for call in ast.walk(source.tree) if source.tree is not None else ():
+    for call in syntax.walk(source.tree) if source.tree is not None else ():
         if (
             isinstance(call, ast.Call)
             and isinstance(call.func, ast.Attribute)

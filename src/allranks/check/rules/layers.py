@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Location
+from ...source import syntax
 from ...source.program import dotted_name
 from ...source.values import ClassValue, External
 
@@ -64,7 +65,7 @@ def _outside(module: Module, cls: ast.ClassDef) -> Iterator[tuple[Location, str,
         return
     used = _used(cls, init)
     registered = _registered(module, init)
-    for node in ast.walk(init):
+    for node in syntax.walk(init):
         name, value = _bound(node)
         if name is None or value is None or name not in used or name in registered:
             continue
@@ -114,7 +115,12 @@ def _what(module: Module, value: ast.expr) -> str | None:
         trained = any(
             k.arg == "requires_grad" and getattr(k.value, "value", None) is True for k in value.keywords
         )
-        if isinstance(name, str) and name.startswith("torch.") and trained and name != "torch.nn.Parameter":
+        if (
+            isinstance(name, str)
+            and name.startswith("torch.")
+            and trained
+            and not name.endswith(".Parameter")
+        ):
             return "tensor"
     return None
 
@@ -141,12 +147,12 @@ def _appended(
     """Layers appended to a list that `__init__` made empty."""
     empty = {
         name
-        for node in ast.walk(init)
+        for node in syntax.walk(init)
         for name, value in [_bound(node)]
         if name in names and isinstance(value, ast.List) and not value.elts
     }
     told: set[str] = set()
-    for node in ast.walk(init):
+    for node in syntax.walk(init):
         if (
             not isinstance(node, ast.Call)
             or not isinstance(node.func, ast.Attribute)
@@ -171,7 +177,7 @@ def _used(cls: ast.ClassDef, init: ast.FunctionDef) -> set[str]:
         node.attr
         for method in cls.body
         if method is not init
-        for node in ast.walk(method)
+        for node in syntax.walk(method)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
     }
 
@@ -181,11 +187,11 @@ def _registered(module: Module, init: ast.FunctionDef) -> set[str]:
     found: set[str] = set()
     if not _REGISTERS.search("\n".join(module.source.lines[init.lineno - 1 : init.end_lineno])):
         return found
-    for node in ast.walk(init):
+    for node in syntax.walk(init):
         if isinstance(node, ast.Call) and _REGISTERS.search(ast.unparse(node)):
             found |= {
                 inner.attr
-                for inner in ast.walk(node)
+                for inner in syntax.walk(node)
                 if isinstance(inner, ast.Attribute)
                 and isinstance(inner.value, ast.Name)
                 and inner.value.id == "self"
@@ -210,7 +216,7 @@ def trained_fields(program: Program, cls: ClassValue) -> frozenset[str] | None:
         return None
     module = cls.home.module
     found = set()
-    for node in ast.walk(init):
+    for node in syntax.walk(init):
         name, value = _bound(node)
         if name is None or value is None:
             continue
@@ -233,5 +239,5 @@ def _makes_module(module: Module, node: ast.Call) -> bool:
     home = getattr(target, "module", module)
     if not isinstance(inner, ast.FunctionDef):
         return False
-    returned = [n.value for n in ast.walk(inner) if isinstance(n, ast.Return) and n.value is not None]
+    returned = [n.value for n in syntax.walk(inner) if isinstance(n, ast.Return) and n.value is not None]
     return any(_has_parameters(home, value) for value in returned)

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Severity, Text, say
+from ...source import syntax
 from ...source.decisions import symbols_of
 from ...source.flow import enclosing
 from ...source.lanes import RANK_ZERO
@@ -30,6 +31,7 @@ _WRITES = re.compile(r"[wax+]")
 _CUDA = re.compile(r"\.cuda\(|[\"']cuda|nccl")
 _PREFIX = re.compile(r"[\"']module\.|consume_prefix|[\"']module[\"']\s*(in|not in)")
 _ON_RANKS = re.compile(r"rank|master|main_process|is_main|gpu", re.IGNORECASE)
+_SENT_AWAY = re.compile(r"stdout\s*=\s*(?!\S*PIPE)")
 _LABELLED = re.compile(r"rank|gpu|device|process", re.IGNORECASE)
 
 
@@ -250,13 +252,13 @@ def _by_name(scene: Scene, load: Event, use: Event) -> bool:
         return False
     bound = {
         target.id
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Assign) and any(part is load.site.node for part in ast.walk(node.value))
+        for node in syntax.walk(tree)
+        if isinstance(node, ast.Assign) and any(part is load.site.node for part in syntax.walk(node.value))
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    inside = any(node is use.site.node for node in ast.walk(tree))
-    names = {n.id for arg in use.site.node.args for n in ast.walk(arg) if isinstance(n, ast.Name)}
+    inside = any(node is use.site.node for node in syntax.walk(tree))
+    names = {n.id for arg in use.site.node.args for n in syntax.walk(arg) if isinstance(n, ast.Name)}
     return inside and bool(bound & names)
 
 
@@ -429,7 +431,7 @@ def output_from_every_rank(program: Program) -> Iterator[Finding]:
     each rank does no harm.
     """
     for scene in scenes(program):
-        if any(event.name == "builtins.print" for event in scene.of("patch")):
+        if any(event.name == "builtins.print" for event in scene.of("patch")) or _redirected(scene):
             continue
         for kind in ("print", "progress"):
             event = next((e for e in scene.of(kind) if _shown_by_all(scene, e)), None)
@@ -447,11 +449,17 @@ def output_from_every_rank(program: Program) -> Iterator[Finding]:
                 )
 
 
+def _redirected(scene: Scene) -> bool:
+    """True beside a launcher of the program's own that sends away what the processes print."""
+    texts = [scene.program.text(path) for path in sorted(scene.run.entry.path.parent.glob("*.py"))]
+    return any("Popen(" in t and "sys.executable" in t and _SENT_AWAY.search(t) for t in texts)
+
+
 def _in_loop(scene: Scene, event: Event) -> Location:
     """The call in the loop itself that shows something, through a helper or not."""
     loops = scene.loops(event)
     if loops:
-        nodes = {node for node in ast.walk(loops[-1].site.node) if isinstance(node, ast.Call)}
+        nodes = {node for node in syntax.walk(loops[-1].site.node) if isinstance(node, ast.Call)}
         for site in event.site.chain():
             if site.node in nodes:
                 return site.location()
@@ -482,7 +490,7 @@ def _once(scene: Scene, event: Event) -> bool:
     """True for what is said right before a loop is left."""
     around = enclosing(scene.program, event.site.path, event.site.line)
     body: list[ast.stmt] = getattr(around[0].node, "body", []) if around else []
-    inside = any(event.site.node is node for statement in body for node in ast.walk(statement))
+    inside = any(event.site.node is node for statement in body for node in syntax.walk(statement))
     return inside and isinstance(body[-1], ast.Break | ast.Return | ast.Raise)
 
 
@@ -498,5 +506,5 @@ def _trains(scene: Scene, event: Event) -> bool:
     around = next((loop for loop in scene.loops(event) if scene.child(loop.site) or not child), None)
     if around is not None:
         return bool(scene.inside(around, "backward", "step"))
-    nodes = {node for loop in scene.training_loops for node in ast.walk(loop.site.node)}
+    nodes = {node for loop in scene.training_loops for node in syntax.walk(loop.site.node)}
     return event.site.node in nodes

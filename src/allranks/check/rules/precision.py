@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, say
+from ...source import syntax
 from ...source.values import FALSE, NONE, FunctionValue, Instance, Unknown, Value
 from ..loaders import given
 from ..models import WRAPPED, gradient_of, owner_of, part_of, parts_of, unwrapped
@@ -58,7 +59,7 @@ def _scaler(event: Event) -> Instance | None:
 def _scaled(scene: Scene, backward: Event) -> Instance | None:
     """The scaler that scaled the loss of a backward."""
     loss = backward.extra.get("loss", NONE)
-    inside = set(ast.walk(backward.site.node))
+    inside = set(syntax.walk(backward.site.node))
     for event in scene.of("scale"):
         if scene.order(event) > scene.order(backward) or not _same_step(scene, event, backward):
             continue
@@ -130,7 +131,7 @@ def is_counting(scene: Scene, event: Event, test: ast.expr | None) -> bool:
     if test is None:
         return False
     names = set()
-    for node in ast.walk(test):
+    for node in syntax.walk(test):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             return True
         if isinstance(node, ast.Name):
@@ -138,12 +139,12 @@ def is_counting(scene: Scene, event: Event, test: ast.expr | None) -> bool:
     for site in event.site.chain():
         function = scene.program.function_at(site.path, site.line)
         tree = function.node if function is not None else scene.program.module(site.path).tree
-        for node in ast.walk(tree) if tree is not None else ():
+        for node in syntax.walk(tree) if tree is not None else ():
             if not isinstance(node, ast.Assign):
                 continue
             bound = any(isinstance(t, ast.Name) and t.id in names for t in node.targets)
             if bound and any(
-                isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in ast.walk(node.value)
+                isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mod) for n in syntax.walk(node.value)
             ):
                 return True
     return False
@@ -357,7 +358,7 @@ def _bends(hook: Value) -> bool:
     if isinstance(node, ast.Lambda):
         given_back: list[ast.expr] = [node.body]
     else:
-        given_back = [n.value for n in ast.walk(node) if isinstance(n, ast.Return) and n.value is not None]
+        given_back = [n.value for n in syntax.walk(node) if isinstance(n, ast.Return) and n.value is not None]
     for expression in given_back:
         if isinstance(expression, ast.Call) and getattr(expression.func, "attr", "") in (
             "append",
@@ -366,7 +367,7 @@ def _bends(hook: Value) -> bool:
             "put",
         ):
             continue
-        for inner in ast.walk(expression):
+        for inner in syntax.walk(expression):
             name = inner.attr if isinstance(inner, ast.Attribute) else getattr(inner, "id", "")
             if name in _BENDS:
                 return True

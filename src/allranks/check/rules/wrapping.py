@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Text, say
+from ...source import syntax
 from ...source.flow import enclosing
 from ...source.values import FALSE, NONE, TRUE, Instance, Items, Kind, Unknown, Value
 from ..loaders import constant, given, speaks_of_ranks
@@ -487,7 +488,7 @@ def _bound_at(scene: Scene, wrap: Event) -> int | None:
     tree = function.node if function is not None else scene.program.module(wrap.site.path).tree
     lines = [
         n.lineno
-        for n in (ast.walk(tree) if tree is not None else ())
+        for n in (syntax.walk(tree) if tree is not None else ())
         if isinstance(n, ast.Assign) and n.lineno < wrap.site.line
         and any(isinstance(t, ast.Name) and t.id == name.id for t in n.targets)
     ]  # fmt: skip
