@@ -25,14 +25,15 @@ class Expectation:
         self.job = job
         self.processes: list[int] = []
 
-    def look_around(self) -> None:
-        """Looks at the processes of the job; cheap enough for once a second."""
-        self.processes = self.job.descendants()
-        self.collector.unheard(self.processes)
+    def look_around(self, world: World) -> None:
+        """Looks at the processes of the job while ranks are missing; cheap enough for once a second."""
+        if world.size is None or self._missing(world):
+            self.processes = self.job.descendants()
+            self.collector.unheard(self.processes)
 
     def fill(self, world: World) -> None:
         """Adds the ranks that have not been heard from as "starting" or "exited"; who will never come is left out."""
-        missing = [r for r in range(world.size or 0) if r not in self.collector.ranks]
+        missing = self._missing(world)
         if not missing:
             return
         unheard = {int(v["RANK"]): pid for pid, v in self.collector.unseen.items()}
@@ -51,6 +52,9 @@ class Expectation:
                 signal = -status if status is not None and status < 0 else None
                 state.state = "exited"
                 state.exit = Exit(world.now_ns, None if signal else status, signal)
+
+    def _missing(self, world: World) -> list[int]:
+        return [rank for rank in range(world.size or 0) if rank not in self.collector.ranks]
 
     def _elsewhere(self, world: World) -> bool:
         """True unless all ranks of the world are on this node."""

@@ -55,10 +55,9 @@ def zombie_status(pid: int) -> int | None:
 
 def cpu_ns(pid: int, tid: int) -> int | None:
     """CPU time of one thread so far in ns, or None where it cannot be read."""
-    try:
-        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        pass
+    seen = scheduled(pid, tid)
+    if seen is not None:
+        return seen[0]
     fields = _stat(pid, tid)
     if fields is None:
         return None
@@ -68,7 +67,8 @@ def cpu_ns(pid: int, tid: int) -> int | None:
 def scheduled(pid: int, tid: int) -> tuple[int, int] | None:
     """For how long one thread has run, and has waited for a processor, in ns; None where the kernel does not tell."""
     try:
-        run, waited = Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[:2]
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb") as file:
+            run, waited = file.read().split()[:2]
         return int(run), int(waited)
     except (OSError, ValueError):
         return None

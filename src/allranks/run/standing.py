@@ -74,13 +74,18 @@ class Standing:
         self._active_at = time.monotonic()
         self.wait = self._sample = None
 
+    def active_s(self) -> float:
+        """For how long no progress has been seen."""
+        return time.monotonic() - self._active_at
+
     def due(self) -> bool:
         """True when the guest should be asked where it stands."""
-        now = time.monotonic()
-        if not self.guest.connected or self.asked is not None or now - self._active_at < QUIET_S:
+        if not self.guest.connected or self.asked is not None or self.active_s() < QUIET_S:
             return False
         first = self._sample is not None and self.wait is None and self._sample.wait is not None
-        return now - self._asked_at >= (APART_S if first else AGAIN_S if self._sample is not None else 0)
+        return time.monotonic() - self._asked_at >= (
+            APART_S if first else AGAIN_S if self._sample is not None else 0
+        )
 
     def ask(self, number: int) -> None:
         """Asks the guest where it stands."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .guest import Guest
 
 TICK_S = 0.05
+CALM_S = 0.15
+"""A turn while every rank makes calls: a look takes time from training where all processors are in use."""
 LOOK_AROUND_S = 1.0
 REMEMBER_S = 0.25
 NEWS_S = 2.0
@@ -88,7 +90,9 @@ class Watch:
 
     def turn(self) -> None:
         """Takes in all that is new."""
-        self.server.arrived.wait(TICK_S)
+        living = self._living()
+        calm = bool(living) and all(standing.active_s() < TICK_S for standing in living)
+        self.server.arrived.wait(CALM_S if calm else TICK_S)
         self.refresh()
         for standing in self._living():
             if standing.due():
@@ -115,7 +119,7 @@ class Watch:
         if now >= self._look_around_at:
             self._look_around_at = now + LOOK_AROUND_S
             self.job.reap_orphans()
-            self.expectation.look_around()
+            self.expectation.look_around(collector.world)
         world = collector.update()
         for standing in self._living():
             standing.moved()
