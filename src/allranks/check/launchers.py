@@ -80,10 +80,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def _launcher(command: str) -> Iterator[Launcher]:
-    if re.search(r"torch\.distributed\.(launch|run)\b|torchrun\b|torch/distributed/launch", command):
-        if "torch.distributed.launch" in command and not re.search(r"--use[_-]env\b", command):
-            yield Launcher.LAUNCH
-        else:
-            yield Launcher.TORCHRUN
+    # The old launcher is a module to run: its bare name in a sentence starts nothing.
+    if re.search(r"-m[\s\"',]*torch\.distributed\.launch\b|torch/distributed/launch", command):
+        yield Launcher.TORCHRUN if re.search(r"--use[_-]env\b", command) else Launcher.LAUNCH
+    elif re.search(r"torchrun\b|torch\.distributed\.run\b", command):
+        yield Launcher.TORCHRUN
     elif re.search(r"\b(accelerate launch|deepspeed|horovodrun|mpirun|srun|ray )", command):
         yield Launcher.OTHER

@@ -238,8 +238,9 @@ class Scene:
 
     @cached_property
     def launched(self) -> bool:
-        """True when the script itself joins a process group: a launcher starts it several times."""
-        return any(not self.child(event.site) for event in self.of("init"))
+        """True when the script itself joins a process group of more than itself: a launcher starts it several
+        times."""
+        return any(not self.child(event.site) and not _of_one(event) for event in self.of("init"))
 
     def shared(self, event: Event) -> bool:
         """True for what several processes of one job run: all of a launched script, or what it spawns."""
@@ -288,6 +289,12 @@ class Scene:
     def path(self, event: Event) -> tuple[Location, ...]:
         """The calls that lead to an event in another function, outermost first; empty where it takes none."""
         return event.site.calls()
+
+
+def _of_one(event: Event) -> bool:
+    """True for a group of one process."""
+    size = event.args.get("world_size", NONE)
+    return isinstance(size, Const) and size.value == 1
 
 
 def _of_one_node(event: Event) -> bool:

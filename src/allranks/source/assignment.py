@@ -160,7 +160,11 @@ class Assignment(Iteration):
         elif type(container) is External:
             if container.name == "os.environ" and type(index) is Const:
                 self.record("environ", "os.environ", node, args={"key": index, "value": value})
-                self.store(self.sidetable, ("environ", index.value), value)
+                key = ("environ", index.value)
+                if self.absolute != ALL and key not in self.sidetable:
+                    # The others keep what the launcher gave them.
+                    self.sidetable[key] = self.item(container, index, node)
+                self.store(self.sidetable, key, value)
         elif type(container) in (Either, PerLane, Mixed):
             self.for_lanes(container, lambda part: self.set_item(part, index, value, node))
         elif type(container) is Unknown:

@@ -119,8 +119,14 @@ class Decisions:
     def _trim(self, guard: Guard) -> Guard:
         """`guard`, with its oldest condition forgotten while it is too large: more lanes, so fewer alarms."""
         while type(guard) is Choice and guard.size > _MOST_GUARD:
-            guard = self._apply("or", _either, guard.high, guard.low)
+            guard = self._forgotten(guard)
         return guard
+
+    def _forgotten(self, guard: Choice) -> Guard:
+        """`guard` without its oldest condition. Of an error, what is looked at is the run that meets none."""
+        if self.symbols[guard.symbol].label == "error" and guard.low != 0:
+            return guard.low
+        return self._apply("or", _either, guard.high, guard.low)
 
     # Values
 
@@ -143,7 +149,7 @@ class Decisions:
         """`new` on the lanes of `guard`, for a name or field that held `old`. Of a guard that is too large the
         oldest conditions are forgotten: what was bound last then holds on more lanes."""
         while type(guard) is Choice and guard.size > _MOST_STORED:
-            guard = self._apply("or", _either, guard.high, guard.low)
+            guard = self._forgotten(guard)
         return self.select(guard, new, old)
 
     def select(self, guard: Guard, new: Value, old: Value) -> Value:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...source.machine import Run
     from ...source.program import Program
     from ...source.trace import Site
+    from ...source.values import Origin
 
 _WEAK = frozenset(("random", "time", "memory", "process", "host"))
 """Causes of a difference that the ranks may well share: one seed, clocks that agree."""
@@ -102,14 +103,8 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
             fix=say("call {operation} on all ranks; only members use the group", operation=event.operation),
         )
     if parting.ranks is None and parting.origin is not None and parting.origin.cause == "error":
-        return found(
-            "swallowed-exception",
-            Location(parting.origin.path, parting.origin.line),
-            say("a rank that meets an error here goes on with other values than the ranks that do not"),
-            related=[event.site.location(say("then it does not call {operation}", operation=_called(event)))],
-            fix=say("let the error end the job, or let rank 0 decide and broadcast what it found"),
-        )
-    if parting.ranks is None:
+        return _other_values(parting.origin, _not_called(event))
+    if parting.ranks is None and parting.kind is not Kind.GROUP:
         return found(
             "data-dependent-collective",
             place,
@@ -194,10 +189,13 @@ def _left(program: Program, parting: Parting, made: list[Event]) -> Finding | No
         if left.how in ("raise", "exit") or _refused(handler):
             return None
         return _swallowed(handler, site, event)
+    if parting.ranks is None and parting.origin is not None and parting.origin.cause == "error":
+        return _other_values(parting.origin, _not_called(event))
     if left.how == "raise" and parting.ranks is not None and parting.ranks.mask == 0:
         return None
     if left.how == "continue":
-        slug = "data-dependent-collective" if parting.ranks is None else "rank-conditional-collective"
+        by_rank = parting.ranks is not None or parting.kind is Kind.GROUP
+        slug = "rank-conditional-collective" if by_rank else "data-dependent-collective"
         return found(
             slug,
             site.location(),
@@ -216,6 +214,21 @@ def _left(program: Program, parting: Parting, made: list[Event]) -> Finding | No
         related=related,
         fix=say("decide together: all_reduce the condition (MAX), then leave on all ranks or on none"),
     )
+
+
+def _other_values(origin: Origin, *related: Location) -> Finding:
+    """An except clause sets what decides later what a rank calls, and how often."""
+    return found(
+        "swallowed-exception",
+        Location(origin.path, origin.line),
+        say("a rank that meets an error here goes on with other values than the ranks that do not"),
+        related=list(related),
+        fix=say("let the error end the job, or let rank 0 decide and broadcast what it found"),
+    )
+
+
+def _not_called(event: Event) -> Location:
+    return event.site.location(say("then it does not call {operation}", operation=_called(event)))
 
 
 def _handler(left: Exit) -> ast.ExceptHandler | None:
@@ -244,7 +257,12 @@ def swallowed(program: Program) -> Iterator[Finding]:
 
 
 def _in_step(event: Event) -> bool:
-    return event.communicates == 2 and event.kind not in ("init", "new_group", "wrap", "prepare")
+    """True for a collective of the step; monitored_barrier is there to fail, and fails on every rank."""
+    return (
+        event.communicates == 2
+        and event.kind not in ("init", "new_group", "wrap", "prepare")
+        and event.operation != "monitored_barrier"
+    )
 
 
 def _goes_on(handler: Handler) -> bool:
@@ -302,28 +320,19 @@ def uneven(program: Program) -> Iterator[Finding]:
             if isinstance(over, Walk) and over.like == "range" and not _by_shard_or_error(loop):
                 continue  # micro-batches of a batch: of one size, the last batch aside
             if loop.origin is not None and loop.origin.cause == "error":
-                yield _other_turns(loop, event)
+                yield _other_values(
+                    loop.origin,
+                    loop.site.location(say("then it takes another number of turns here")),
+                    event.site.location(
+                        say("and the others wait here, in {operation}", operation=_called(event))
+                    ),
+                )
             else:
                 yield replace(_uneven(loop, event), call_path=event.site.calls())
 
 
 def _by_shard_or_error(loop: Loop) -> bool:
     return loop.origin is not None and loop.origin.cause in ("shard", "error")
-
-
-def _other_turns(loop: Loop, event: Event) -> Finding:
-    """A loop whose number of turns an except clause may have set."""
-    assert loop.origin is not None
-    return found(
-        "swallowed-exception",
-        Location(loop.origin.path, loop.origin.line),
-        say("a rank that meets an error here goes on with other values than the ranks that do not"),
-        related=[
-            loop.site.location(say("then it takes another number of turns here")),
-            event.site.location(say("and the others wait here, in {operation}", operation=_called(event))),
-        ],
-        fix=say("let the error end the job, or let rank 0 decide and broadcast what it found"),
-    )
 
 
 def _uneven(loop: Loop, event: Event) -> Finding:
@@ -437,7 +446,9 @@ def _called(event: Event) -> Text | str:
     return say("the DDP backward") if event.operation == "ddp.backward" else event.operation
 
 
-def _who(ranks: RankSet) -> Text:
+def _who(ranks: RankSet | None) -> Text:
+    if ranks is None:
+        return say("some ranks")
     if ranks.only_zero:
         return say("rank 0")
     if ranks.all_but_zero:

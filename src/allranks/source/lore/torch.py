@@ -186,6 +186,7 @@ NAMES |= {
     "apex.parallel.convert_syncbn_model": Effect("sync_batch_norm", "sync_bn", ("module",), target="module"),
     "torch.compile": Effect("pass", "compile", ("model",), target="model"),
     "torch.jit.script": Effect("pass", params=("obj",), target="obj"),
+    "torch.autograd.Variable": Effect("pass", params=("data",), target="data"),
     "torch.distributed.algorithms.Join": Effect("make", make="join", params=("joinables",)),
     "torch.distributed.optim.ZeroRedundancyOptimizer": Effect(
         "make", "optimizer", ("params", "optimizer_class"), make="optimizer", hidden="ZeRO optimizer"
