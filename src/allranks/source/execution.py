@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from .machine import Machine, Run
@@ -27,7 +26,7 @@ def runs(program: Program) -> list[Run]:
     return [run_of(program, entry) for entry in program.entries]
 
 
-_ON_RANK = re.compile(r"rank|is_main|is_master|main_process|master_process|is_primary|is_chief")
+_ON_RANK = ("rank", "is_main", "is_master", "main_process", "master_process", "is_primary", "is_chief")
 _MOST_ALONE = 200
 ALONE = 20_000
 """Statements that are followed for one function alone."""
@@ -40,15 +39,13 @@ def alone(program: Program) -> list[Run]:
     found: list[Run] = []
     for path in program.files:
         text = program.text(path)
-        if not _ON_RANK.search(text) or not DISTRIBUTED.search(text):
+        if not any(word in text for word in _ON_RANK) or not DISTRIBUTED.search(text):
             continue
         for function in program.module(path).functions:
+            if function.node in reached or not heard.communicates(path, function.line):
+                continue
             own = "\n".join(function.module.source.lines[function.line - 1 : function.node.end_lineno])
-            if (
-                function.node not in reached
-                and _ON_RANK.search(own)
-                and heard.communicates(path, function.line)
-            ):
+            if any(word in own for word in _ON_RANK):
                 found.append(run_alone(program, function))
                 if len(found) >= _MOST_ALONE:
                     return found

@@ -22,6 +22,7 @@ from .values import Kind
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .files import SourceFile
     from .machine import Run
     from .program import Program
 
@@ -68,7 +69,13 @@ class Enclosure:
 
 def enclosing(program: Program, path: str | Path, line: int) -> tuple[Enclosure, ...]:
     """The statements around `line` inside its function (or module level), innermost first."""
-    source = program.module(path).source
+    kept: dict[tuple[str | Path, int], tuple[Enclosure, ...]] = program.kept.setdefault("enclosing", {})
+    if (path, line) not in kept:
+        kept[path, line] = _enclosing(program.module(path).source, line)
+    return kept[path, line]
+
+
+def _enclosing(source: SourceFile, line: int) -> tuple[Enclosure, ...]:
     found: list[Enclosure] = []
     chained = False
     block: list[ast.stmt] = list(source.tree.body) if source.tree else []

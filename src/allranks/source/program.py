@@ -62,6 +62,7 @@ class Module:
     program: Program = field(repr=False)
     _functions: list[Function] | None = field(default=None, repr=False)
     _imports: dict[str, tuple[Any, ...]] | None = field(default=None, repr=False)
+    _names: dict[str, Function | ast.ClassDef] | None = field(default=None, repr=False)
 
     @property
     def source(self) -> SourceFile:
@@ -79,6 +80,15 @@ class Module:
         if self._functions is None:
             self._functions = list(_functions(self)) if self.tree else []
         return self._functions
+
+    @property
+    def names(self) -> dict[str, Function | ast.ClassDef]:
+        """The classes and functions at its top level."""
+        if self._names is None:
+            self._names = {function.name: function for function in reversed(self.functions)}
+            statements = self.tree.body if self.tree else []
+            self._names |= {s.name: s for s in reversed(statements) if isinstance(s, ast.ClassDef)}
+        return self._names
 
     @property
     def imports(self) -> dict[str, tuple[Any, ...]]:
@@ -190,10 +200,12 @@ class Program:
 
     def module(self, path: str | Path) -> Module:
         """The module at `path`; its tree is None when the file does not parse or is not there."""
-        path = Path(os.path.abspath(path))
-        module = self._modules.get(path)
+        module = self._modules.get(path)  # type: ignore[arg-type]
         if module is None:
-            module = self._modules[path] = Module(path, self)
+            full = Path(os.path.abspath(path))
+            module = self._modules.get(full)
+            if module is None:
+                module = self._modules[full] = Module(full, self)
         return module
 
     # Imports
@@ -291,12 +303,9 @@ class Program:
         return found
 
     def _top(self, module: Module, name: str, depth: int) -> Function | ast.ClassDef | Module | str | None:
-        for statement in module.tree.body if module.tree else ():
-            if isinstance(statement, ast.ClassDef) and statement.name == name:
-                return statement
-        for function in module.functions:
-            if function.name == name:
-                return function
+        own = module.names.get(name)
+        if own is not None:
+            return own
         if name not in module.imports or depth > 8:
             return None
         level, target, member = module.imports[name]
@@ -386,7 +395,7 @@ class Program:
             if not runs or (self._is_test(path) and len(self.files) > 1):
                 continue
             closure = self.closure(path)
-            if any(DISTRIBUTED.search(self.text(p)) for p in closure):
+            if self.speaks(path, DISTRIBUTED):
                 self.interest.add(closure)
                 if not self.interest.starts(path):
                     continue
@@ -433,8 +442,24 @@ class Program:
                     if found:
                         yield found
 
+    def speaks(self, path: Path, of: re.Pattern[str]) -> bool:
+        """True when the text of `path`, or of a local file that it imports, matches."""
+        heard: dict[tuple[Path, re.Pattern[str]], bool] = self.kept.setdefault("speaks", {})
+        for part in self.closure(path):
+            if (part, of) not in heard:
+                heard[part, of] = bool(of.search(self.text(part)))
+            if heard[part, of]:
+                return True
+        return False
+
     def closure(self, path: Path) -> list[Path]:
         """`path` and every local file that it imports, directly or not."""
+        kept: dict[Path, list[Path]] = self.kept.setdefault("closures", {})
+        if path not in kept:
+            kept[path] = self._closure(path)
+        return kept[path]
+
+    def _closure(self, path: Path) -> list[Path]:
         seen = {path: None}
         todo = [path]
         while todo:

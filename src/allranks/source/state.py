@@ -165,6 +165,8 @@ class State:
     ) -> Unknown:
         sources: frozenset[Instance] = frozenset()
         for value in like:
+            if type(value) is Const:
+                continue  # the same everywhere, and nobody's
             other = self.kind(value)
             if other > kind:
                 kind, origin = other, origin_of(value, self.decisions)
@@ -176,6 +178,10 @@ class State:
 
     def kind(self, value: Value, depth: int = 0) -> Kind:
         """How a value differs between the active ranks; of a container, how anything in it does."""
+        if type(value) is Const:
+            return Kind.UNIFORM
+        if type(value) is Unknown:
+            return value.kind
         kind = kind_of(value, self.guard if type(self.guard) is int else ALL, self.decisions)
         if depth < _DEPTH:
             for part in parts_of(value)[:_BREADTH]:

@@ -130,6 +130,13 @@ def _of_instance(scene: Scene, value: Instance, depth: int) -> Location | None:
 
 def _of_text(program: Program, path: Path, node: ast.AST, depth: int) -> Location | None:
     """Where code names BatchNorm, itself or in what it calls of the program."""
+    kept: dict[tuple[ast.AST, int], Location | None] = program.kept.setdefault("batch_norm", {})
+    if (node, depth) not in kept:
+        kept[node, depth] = _read(program, path, node, depth)
+    return kept[node, depth]
+
+
+def _read(program: Program, path: Path, node: ast.AST, depth: int) -> Location | None:
     module = program.module(path)
     for inner in syntax.walk(node):
         if (

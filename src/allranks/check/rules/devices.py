@@ -68,8 +68,7 @@ def device_not_bound(program: Program) -> Iterator[Finding]:
     Quiet where something else gives each process its device, and without accelerators.
     """
     for scene in scenes(program):
-        files = program.closure(scene.run.entry.path)
-        if any(_OWN_DEVICES.search(program.text(path)) for path in files):
+        if program.speaks(scene.run.entry.path, _OWN_DEVICES):
             continue
         if not any(e.operation == "init_process_group" for e in scene.of("init")):
             continue

@@ -63,9 +63,12 @@ def _outside(module: Module, cls: ast.ClassDef) -> Iterator[tuple[Location, str,
     init = next((n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"), None)
     if init is None:
         return
+    bound = [node for node in syntax.walk(init) if _bound(node)[0] is not None]
+    if not bound:
+        return
     used = _used(cls, init)
     registered = _registered(module, init)
-    for node in syntax.walk(init):
+    for node in bound:
         name, value = _bound(node)
         if name is None or value is None or name not in used or name in registered:
             continue

@@ -231,8 +231,7 @@ def _saved_from_processor(scene: Scene, load: Event) -> bool:
 
 def _uses_cuda(scene: Scene) -> bool:
     """True when the program speaks of an accelerator."""
-    files = scene.program.closure(scene.run.entry.path)
-    return any(_CUDA.search(scene.program.text(path)) for path in files)
+    return scene.program.speaks(scene.run.entry.path, _CUDA)
 
 
 def _restores(scene: Scene, load: Event) -> bool:
@@ -269,8 +268,7 @@ def state_dict_prefix(program: Program) -> Iterator[Finding]:
     Quiet where the program speaks of the prefix: it takes it off or puts it on somewhere.
     """
     for scene in scenes(program):
-        files = scene.program.closure(scene.run.entry.path)
-        if any(_PREFIX.search(scene.program.text(path)) for path in files):
+        if program.speaks(scene.run.entry.path, _PREFIX):
             continue
         for event in scene.of("load_state"):
             target = _one(part_of(scene, leaf) for leaf in leaves(event.receiver))

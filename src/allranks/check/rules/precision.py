@@ -306,7 +306,7 @@ def _never(scene: Scene, step: Event) -> Finding | None:
         return None
     if any(event.name == "grad" for event in scene.of("set")):
         return None
-    if any(_CLEARS.search(scene.program.text(path)) for path in scene.program.closure(scene.run.entry.path)):
+    if scene.program.speaks(scene.run.entry.path, _CLEARS):
         return None
     return found(
         "gradients-cleared",

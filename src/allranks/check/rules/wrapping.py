@@ -60,8 +60,7 @@ def _divided(model: Instance | int) -> bool:
 
 def _by_hand(scene: Scene) -> bool:
     """True when the program may reduce gradients or parameters itself: its text speaks of them."""
-    texts = [scene.program.text(path) for path in scene.program.closure(scene.run.entry.path)]
-    return any(_BY_HAND.search(text) for text in texts)
+    return scene.program.speaks(scene.run.entry.path, _BY_HAND)
 
 
 @finds("model-not-wrapped")
