@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import weakref
@@ -265,7 +264,7 @@ def noting(guest: Any, note: Any, original: Any, *, after: bool = False) -> Any:
     """`original` with `note(args, kwargs, frame)` before or after it; an error of ours stays ours."""
     torch = sys.modules["torch"]
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def noted(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)

@@ -8,12 +8,12 @@ samples mean equal noise.
 
 from __future__ import annotations
 
-import functools
 import mmap
 import struct
 import sys
 import zlib
 
+from . import stack
 from .contents import contents
 from .observe import after, tell
 
@@ -124,7 +124,7 @@ def in_workers(loader: Any) -> list[int]:
 
 
 def _fetching(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def fetch(self: Any, index: Any) -> Any:
         torch = sys.modules["torch"]
         seen = self.__dict__.get("_allranks_fetches", 0)
@@ -178,7 +178,7 @@ def wrap_forward(guest: Any, module: Any) -> None:
 
 
 def _entering(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def enter(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _drawn is not None and not guest.off and not guest.compiling():
             try:
@@ -225,7 +225,7 @@ def wrap_backward(guest: Any, module: Any) -> None:
     """Counts in `torch.autograd`: a loader between whose batches backward runs is one that is trained on."""
     original = module.backward
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def backward(*args: Any, **kwargs: Any) -> Any:
         guest.backwards = getattr(guest, "backwards", 0) + 1
         return original(*args, **kwargs)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
-from . import wire
+from . import stack, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ def wrap_subprocess(guest: Any, subprocess: Any) -> None:
     """Every child that `subprocess` reaps."""
     original = subprocess.Popen._handle_exitstatus
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def _handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         guest.reaped(self.pid, self.returncode)
@@ -30,7 +29,7 @@ def wrap_popen_fork(guest: Any, popen_fork: Any) -> None:
     """Every child that `multiprocessing` reaps (fork and spawn)."""
     original = popen_fork.Popen.poll
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
         before = self.returncode
         result = original(self, *args, **kwargs)
@@ -47,7 +46,7 @@ def wrap_agent(guest: Any, api: Any) -> None:
     original = api._terminate_process_handler
     ended = os.path.join(os.path.dirname(guest.address), wire.ENDED)
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def _terminate_process_handler(*args: Any) -> Any:
         if os.path.exists(ended):
             sys.excepthook = lambda *args: None
@@ -64,7 +63,7 @@ def wrap_signals(guest: Any, os: Any) -> None:
 
 
 def _signalling(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def signal_call(pid: Any, number: Any) -> Any:
         if number:
             guest.signalled(int(pid), int(number), sys._getframe(1))

@@ -242,7 +242,7 @@ def _builds(frame: Any, made: Any) -> bool:
 
 
 def _opening(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def initialise(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             self._allranks_loader = known(loader)
@@ -268,7 +268,7 @@ def _turn(iterator: Any) -> Any:
 
 
 def _choosing(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def choose(self: Any) -> Any:
         index = function(self)
         if guest.sink is not None and not guest.off:
@@ -313,7 +313,7 @@ def underneath(chosen: Any, levels: list[Any]) -> list[Any]:
 
 
 def _drawing(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def draw(self: Any) -> Any:
         try:
             batch = function(self)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from functools import wraps
 
 from . import stack
 
@@ -78,7 +77,7 @@ class Failures:
 
         previous, threads = sys.excepthook, threading.excepthook
 
-        @wraps(previous)
+        @stack.wraps(previous)
         def excepthook(kind: Any, value: Any, traceback: Any) -> Any:
             if value is not None:
                 self.tell(value, "uncaught")
@@ -117,7 +116,7 @@ def _hide_guest(error: BaseException) -> None:
 
 
 def _leaving(guest: Any, how: str, function: Any) -> Any:
-    @wraps(function)
+    @stack.wraps(function)
     def exit_call(*args: Any) -> Any:
         guest.leaving(how, args[0] if args else None, sys._getframe(1))
         return function(*args)
@@ -199,7 +198,7 @@ def _handled(failures: Failures, code: Any, error: BaseException) -> None:
 def _telling(failures: Failures, function: Any) -> Any:
     """A function that is called in except blocks, to say what happened."""
 
-    @wraps(function)
+    @stack.wraps(function)
     def telling_call(*args: Any, **kwargs: Any) -> Any:
         if sys.exc_info()[1] is not None:
             failures.tell_current()
@@ -213,7 +212,7 @@ def wrap_logging(failures: Failures, logging: Any) -> None:
     as an argument or with its traceback."""
     make = logging.Logger.makeRecord
 
-    @wraps(make)
+    @stack.wraps(make)
     def make_record(*args: Any, **kwargs: Any) -> Any:
         record = make(*args, **kwargs)
         try:
@@ -242,7 +241,7 @@ def wrap_ddp(failures: Failures, module: Any) -> None:
     torch = sys.modules["torch"]
     original = module.DistributedDataParallel.forward
 
-    @wraps(original)
+    @stack.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
@@ -262,11 +261,11 @@ def wrap_spawn(failures: Failures, spawn: Any) -> None:
     """`mp.spawn`: torch turns its children's exceptions into text for the parent; and how many it starts."""
     original, start = spawn._wrap, spawn.start_processes
 
-    @wraps(original)
+    @stack.wraps(original)
     def _wrap(fn: Any, *args: Any) -> Any:
         return original(_Guarded(failures, fn), *args)
 
-    @wraps(start)
+    @stack.wraps(start)
     def start_processes(*args: Any, **kwargs: Any) -> Any:
         count = kwargs.get("nprocs", args[2] if len(args) > 2 else 1)
         failures.guest.fact("nprocs", int(count))
@@ -280,7 +279,7 @@ def wrap_process(failures: Failures, process: Any) -> None:
     """Children of multiprocessing: the exception of `run`, and an end that runs no atexit handlers."""
     original = process.BaseProcess._bootstrap
 
-    @wraps(original)
+    @stack.wraps(original)
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.run = _Guarded(failures, self.run)
         return original(self, *args, **kwargs)
@@ -316,7 +315,7 @@ def wrap_argparse(failures: Failures, argparse: Any) -> None:
     """A command line that the script does not take: the message and the line that parsed it."""
     original = argparse.ArgumentParser.error
 
-    @wraps(original)
+    @stack.wraps(original)
     def error(self: Any, message: Any) -> Any:
         rows = stack.user_rows(stack.walk(sys._getframe(1)))
         failures.guest.fact("argparse", str(message)[:500], rows)

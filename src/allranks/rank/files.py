@@ -7,7 +7,6 @@ installation, a cache of compiled code or a device, and what is written under a 
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 import threading
@@ -155,7 +154,7 @@ def wrap_safetensors(guest: Any, module: Any) -> None:
 
 
 def _saving(guest: Any, function: Any, via: str, place: int) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def saving_call(*args: Any, **kwargs: Any) -> Any:
         began = time.time_ns()
         result = function(*args, **kwargs)
@@ -173,7 +172,7 @@ def _saving(guest: Any, function: Any, via: str, place: int) -> Any:
 
 
 def _loading(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def loading_call(*args: Any, **kwargs: Any) -> Any:
         path, began, result = "", time.time_ns(), None
         try:

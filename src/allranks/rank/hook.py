@@ -6,10 +6,9 @@ on a group that the rank is not in, which PyTorch makes a no-op, is told.
 
 from __future__ import annotations
 
-import functools
 import sys
 
-from . import wire
+from . import stack, wire
 from .call import Call, argument, here, places
 
 TYPE_CHECKING = False
@@ -62,7 +61,7 @@ def _folded(guest: Any, c10d: Any, name: str, function: Any, other: str) -> Any:
             return int(recorder.enter(found, (op, None, None, rank, None, None, None, None), frame, True))
         return int(recorder.enter(found, (name, None, rank, None, None, None, None, None), frame))
 
-    @functools.wraps(function)
+    @stack.wraps(function)
     def folded_call(*args: Any, **kwargs: Any) -> Any:
         if guest.compiling() or here.call is not None or guest.off:
             return function(*args, **kwargs)
@@ -76,6 +75,7 @@ def _folded(guest: Any, c10d: Any, name: str, function: Any, other: str) -> Any:
     return folded_call
 
 
+@stack.uncounted
 def recorded(guest: Any, function: Any, args: Any, kwargs: Any, serial: int) -> Any:
     """Runs `function` as one call, recorded under `serial`, whatever it does inside."""
     outer, here.call = here.call, Call(serial)
@@ -95,7 +95,7 @@ def recorded(guest: Any, function: Any, args: Any, kwargs: Any, serial: int) -> 
 def _waiting(guest: Any, original: Any) -> Any:
     """`Work.wait` with a Python frame of its own, on which a stack shows what is waited for."""
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def waiting_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(self, *args, **kwargs)
@@ -109,7 +109,7 @@ def _waiting(guest: Any, original: Any) -> Any:
 def _asking(guest: Any, original: Any) -> Any:
     """The test by which every collective of the Python layer finds out that the rank is not in the group."""
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def asking_call(group: Any) -> Any:
         outside = original(group)
         if outside and not guest.compiling():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import sys
 
@@ -24,7 +23,7 @@ def wrap(guest: Any, module: Any) -> None:
 
 
 def _opening(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def initialise(self: Any, *args: Any, **kwargs: Any) -> Any:
         function(self, *args, **kwargs)
         try:
@@ -40,7 +39,7 @@ def _opening(guest: Any, function: Any) -> Any:
 
 
 def _drawing(guest: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def draw(self: Any) -> Any:
         try:
             batch = function(self)

@@ -7,10 +7,9 @@ nothing else could be watching the operator, and no autograd is involved; all el
 
 from __future__ import annotations
 
-import functools
 import sys
 
-from . import kernel, wire
+from . import kernel, stack, wire
 from .call import here
 
 TYPE_CHECKING = False
@@ -66,7 +65,7 @@ def record(guest: Any, c10d: Any) -> None:
 def _recorded(guest: Any, c10d: Any, names: dict[int, str], operator: str, original: Any) -> Any:
     recorder = guest.recorder
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def recorded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if here.call is not None or guest.off:
             return original(self, *args, **kwargs)
@@ -122,7 +121,7 @@ def _reduce_name(names: dict[int, str], op: Any) -> str:
 def _naming(names: dict[int, str], original: Any) -> Any:
     """A method whose options carry a ReduceOp."""
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def naming_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             op = getattr(kwargs.get("opts", args[-1] if args else None), "reduceOp", None)
@@ -143,7 +142,7 @@ def _direct(guest: Any, torch: Any, original: Any, method: Any, options: Any, na
     otherwise = _naming(names, original) if names is not None else original
     op = method.__name__
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def direct_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != 2 or guest.off or here.call is not None:
             return otherwise(self, *args, **kwargs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 
 from . import stack
@@ -21,7 +20,7 @@ def wrap(guest: Any, wraps: Any, backward: Any, module: Any) -> None:
     torch = steps.torch
     apply = kind._apply
 
-    @functools.wraps(apply)
+    @stack.wraps(apply)
     def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not wraps.wraps or torch.compiler.is_compiling():
             return apply(self, *args, **kwargs)
@@ -71,7 +70,7 @@ def wrap_norms(guest: Any, wraps: Any, module: Any) -> None:
     steps = wraps.steps
     torch, original = steps.torch, module._BatchNorm.forward
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if self.training and not torch.compiler.is_compiling() and args and torch.is_grad_enabled():
@@ -85,7 +84,7 @@ def wrap_norms(guest: Any, wraps: Any, module: Any) -> None:
     module._BatchNorm.forward = forward
     convert = module.SyncBatchNorm.convert_sync_batchnorm.__func__
 
-    @functools.wraps(convert)
+    @stack.wraps(convert)
     def convert_sync_batchnorm(cls: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if guest.recorder is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 
@@ -28,7 +27,7 @@ def tell(guest: Any, topic: str, frame: Any, row: dict[str, Any]) -> None:
 def after(guest: Any, original: Any, look: Any) -> Any:
     """`original`, and then `look(result, args, kwargs, frame of the caller)`; an error of ours stays ours."""
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def observed_call(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if guest.sink is not None and not guest.off and not guest.compiling():

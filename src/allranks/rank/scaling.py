@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 
+from . import stack
 from .backward import Backward, noting
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ def wrap_scaler(guest: Any, backward: Backward, module: Any) -> None:
 def _stepping(steps: Any, original: Any) -> Any:
     torch = sys.modules["torch"]
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or not self._enabled:
             return original(self, *args, **kwargs)

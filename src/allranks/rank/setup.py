@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 
@@ -58,7 +57,7 @@ def _initialising(guest: Any, c10d: Any, function: Any) -> Any:
         guest.send("init", rank, size, shown, environment(), site)
         return _enter(guest, "init_process_group", None, frame)
 
-    @functools.wraps(function)
+    @stack.wraps(function)
     def setup_call(*args: Any, **kwargs: Any) -> Any:
         serial = 0
         try:
@@ -123,7 +122,7 @@ def _grouping(guest: Any, c10d: Any, name: str, function: Any) -> Any:
         detail = "all" if ranks is None else str(sorted(ranks) if name == "new_group" else list(ranks))
         return _enter(guest, name, detail + (" local" if local else ""), frame)
 
-    @functools.wraps(function)
+    @stack.wraps(function)
     def setup_call(*args: Any, **kwargs: Any) -> Any:
         if here.call is not None or guest.off:
             return function(*args, **kwargs)
@@ -144,7 +143,7 @@ def _grouping(guest: Any, c10d: Any, name: str, function: Any) -> Any:
 
 
 def _ending(guest: Any, c10d: Any, function: Any) -> Any:
-    @functools.wraps(function)
+    @stack.wraps(function)
     def setup_call(*args: Any, **kwargs: Any) -> Any:
         serial = 0
         try:
@@ -163,7 +162,7 @@ def _ending(guest: Any, c10d: Any, function: Any) -> Any:
 def _storing(original: Any) -> Any:
     """A store's blocking method with a Python frame, on which a stack shows the keys that are waited for."""
 
-    @functools.wraps(original)
+    @stack.wraps(original)
     def store_call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return original(self, *args, **kwargs)  # torch retries these: an exception here says nothing yet
 

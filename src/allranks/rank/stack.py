@@ -5,12 +5,15 @@ Frames are walked, never formatted: a code object is described once and from the
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable, TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
 
 USER, TORCH, LIBRARY, GUEST = 0, 1, 2, 3
 """Whose code a frame runs."""
@@ -63,6 +66,26 @@ def _torch_folder() -> str:
     torch = sys.modules.get("torch")
     file = getattr(torch, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) + os.sep if file else "\0"
+
+
+_UNCOUNTED = _HERE + "importlib_bootstrap"
+"""`warnings` counts no frame of a file whose name has both these words in it: those of the import system."""
+
+
+def uncounted(function: F) -> F:
+    """The function, whose frames are not counted when a warning raised below it looks for the line it is about."""
+    function.__code__ = function.__code__.replace(co_filename=_UNCOUNTED)
+    return function
+
+
+def wraps(original: Any) -> Callable[[F], F]:
+    """`functools.wraps`, for what stands in front of a function that may warn."""
+
+    def decorate(wrapper: F) -> F:
+        functools.update_wrapper(wrapper, original)
+        return uncounted(wrapper)
+
+    return decorate
 
 
 _codes: dict[int, Code] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
 
@@ -327,7 +326,7 @@ def _arm(wraps: Wraps, wrap: Wrap) -> None:
     def watch(kind: Any) -> None:
         original = kind.__call__
 
-        @functools.wraps(original)
+        @stack.wraps(original)
         def watched(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 if (
