@@ -79,6 +79,26 @@ def test_signals_reach_the_command_and_the_report_is_written(tmp_path: Path, num
     assert json.loads((tmp_path / "report").read_text())["delivered"] == 1
 
 
+def test_what_a_command_leaves_behind_when_it_is_terminated_is_ended(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    host = hosted(tmp_path / "report", "sh", "-c", f"sleep 300 & echo $! > {ready}; wait")
+    left = int(wait_for(ready))
+    host.send_signal(signal.SIGTERM)
+    host.communicate(timeout=30)
+    assert host.returncode == 128 + signal.SIGTERM
+    assert process.gone(left)
+
+
+def test_what_a_command_leaves_behind_when_it_ends_goes_on(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    host = hosted(tmp_path / "report", "sh", "-c", f"sleep 300 >/dev/null 2>&1 & echo $! > {ready}")
+    left = int(wait_for(ready))
+    host.communicate(timeout=30)
+    assert host.returncode == 0
+    assert not process.gone(left)
+    os.kill(left, signal.SIGKILL)
+
+
 def test_a_killed_host_leaves_the_job_running(tmp_path: Path) -> None:
     ready, done = tmp_path / "ready", tmp_path / "done"
     code = (

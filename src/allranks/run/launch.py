@@ -31,6 +31,8 @@ TO_GROUP = frozenset({signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTS
 FROM_KERNEL = 128
 """`si_code` of a signal that the terminal sent: the job, in the same group, has it already."""
 GRACE_S = 3.0
+LEFT_S = 10.0
+"""How long what an interrupted command left behind may take to end by itself: it may be saving its work."""
 _SUBREAPER = 36
 
 
@@ -144,6 +146,19 @@ class Job:
                 break
             self._signal_all(signal.SIGKILL)
             time.sleep(0.02)
+
+    def end_rest(self, patience_s: float = LEFT_S) -> None:
+        """After a signal that asks the job to end has ended the command: ends what it left behind, as a shell script
+        does with the ranks it started. SIGHUP asks nothing of a job that was told to outlive its terminal."""
+        if self.interrupted not in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+            return
+        if self.interrupted not in TO_GROUP:
+            self._signal_all(signal.SIGTERM)
+        deadline = time.monotonic() + patience_s
+        while not self._all_gone() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if not self._all_gone():
+            self.end()
 
     def _all_gone(self) -> bool:
         self.reap_orphans()

@@ -17,7 +17,7 @@ from . import process
 from .collect import Collector
 from .expect import Expectation
 from .lateness import Lateness
-from .launch import Job, environment, exit_status
+from .launch import GRACE_S, LEFT_S, Job, environment, exit_status
 from .server import Server
 from .spy import Spy
 from .standing import Standing, absent_from
@@ -387,6 +387,7 @@ def watch(
     finally:
         if job.status is None:
             job.end()
+        job.end_rest(GRACE_S if watching.verdict.dead else LEFT_S)
         try:
             report = _deliver(watching, report_sink, True, started_ns)
         except Exception as error:
