@@ -47,7 +47,7 @@ class Session:
             setattr(torch.nn.utils, name, getattr(sys.modules["torch.nn.utils.clip_grad"], name))
         self.observers = silent._made
         self.compare = next(
-            look.__self__ for look in self.observers[0].looks if type(look.__self__).__name__ == "Compare"
+            look.__self__ for look in self.observers[0].samples if type(look.__self__).__name__ == "Compare"
         )
 
     def anew(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allranks.rank.steps import FIRST, OCTAVE, Schedule
+from allranks.rank.steps import OCTAVE, Schedule
 
 
 def sampled(schedule: Schedule, steps: int) -> list[int]:
@@ -11,29 +11,47 @@ def sampled(schedule: Schedule, steps: int) -> list[int]:
 
 def test_powers_of_two_are_sampled_while_that_is_cheap() -> None:
     schedule = Schedule({})
-    schedule.took(0.2, 0.001)
+    schedule.took(0.08, 0.0001)
     assert sampled(schedule, 1000) == [1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512]
-    assert FIRST == 4
 
 
-def test_only_the_first_steps_are_sampled_whatever_they_cost() -> None:
+def test_only_two_steps_are_sampled_whatever_they_cost() -> None:
     schedule = Schedule({})
-    schedule.took(
-        1.0, 0.5
-    )  # in the budget of 1 % from step 200 on: the power of two after that, and every 256th
-    assert sampled(schedule, 520) == [1, 2, 3, 4, 256, 512]
+    schedule.took(1.0, 0.5)  # half a percent of the time from step 400 on: the power of two after that
+    assert sampled(schedule, 1030) == [1, 2, 512, 1024]
 
 
-def test_the_gap_keeps_the_cost_within_the_budget() -> None:
+def test_the_gap_keeps_the_cost_within_half_the_budget() -> None:
     schedule = Schedule({"ALLRANKS_OVERHEAD": "0.02"})
-    schedule.took(0.003, 0.01)  # 3 ms a sample, 10 ms a step: 2 % is a sample every 15 steps
+    schedule.took(0.0015, 0.01)  # 1.5 ms a sample, 10 ms a step: 1 % is a sample every 15 steps
     assert schedule.gap == 16
     assert Schedule({}).budget == 0.01
+
+
+def test_a_step_that_is_slower_after_a_sample_counts_with_it() -> None:
+    schedule = Schedule({})
+    schedule.took(0.001, 0.1)
+    assert schedule.gap == 2
+    for _ in range(100):
+        schedule.followed(0.107)
+    assert schedule.gap == 16  # with at most four times its own: 5 ms, every 10 steps
+    for _ in range(100):
+        schedule.followed(0.01)
+    assert schedule.gap == 2
+
+
+def test_what_comes_before_the_first_step_counts_among_the_cheap_samples() -> None:
+    schedule = Schedule({})
+    schedule.took(0.001, 0.1)
+    assert schedule.due(3)
+    schedule.spent(0.2)
+    assert not schedule.due(3)
 
 
 def test_cheap_samples_are_taken_at_every_step() -> None:
     schedule = Schedule({})
     schedule.took(0.0001, 0.1)
+    assert schedule.gap == 1
     assert sampled(schedule, 100) == list(range(1, 101))
 
 

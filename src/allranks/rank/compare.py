@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from . import digest
 
 TYPE_CHECKING = False
@@ -30,7 +32,7 @@ class Compare:
         self.digester = digest.Digester(steps.torch)
         self._bad = 0
         steps.before.append(self.first)
-        steps.looks.append(self.sample)
+        steps.samples.append(self.sample)
 
     def parts(self, entry: Any, optimizer: Any) -> list[Part]:
         """The optimizer's parameters by DDP model; told to the host whenever they change."""
@@ -73,9 +75,11 @@ class Compare:
     def first(self, entry: Any, optimizer: Any, closure: bool) -> None:
         """Before the very first step: the parameters as training finds them."""
         if entry.steps == 0:
+            started = time.perf_counter()
             with self.steps.torch.no_grad():
                 for part in self.parts(entry, optimizer):
                     self._send(part, 0, 0, None, self.digester.digests(part.parameters))
+            self.steps.schedule.spent(time.perf_counter() - started)
 
     def sample(self, entry: Any, optimizer: Any, pattern: int) -> None:
         """After a sampled step: the gradients that it used and the parameters that it made."""

@@ -5,14 +5,13 @@ Between steps the hooks note events: a forward through DDP, a backward, a zero_g
 program has few patterns, and each is told once.
 
 Which steps are sampled is decided by the step's number alone, so that all ranks sample the same ones without asking
-each other: the first four, all powers of two while that is cheap, and the multiples of a gap. The gap is a power of
-two that each rank chooses for itself so that its own samples cost no more than the budget. Gaps nest: the steps that
-the slowest rank samples are sampled by all.
+each other: the first two, the next two and all powers of two while that is cheap, and the multiples of a gap. The gap
+is a power of two that each rank chooses for itself so that its own samples cost no more than their share of the budget.
+Gaps nest: the steps that the slowest rank samples are sampled by all.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 import sys
@@ -26,9 +25,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 FIRST = 4
-"""Steps that are always sampled."""
-CHEAP_S = 0.25
-"""What samples may have taken in all before powers of two are held to the budget too."""
+"""First steps after which what the hooks noted is looked at, sampled or not: that is cheap."""
+CERTAIN = 2
+"""First steps that are always sampled."""
+CHEAP_S = 0.1
+"""What samples may have taken in all before the first steps and powers of two are held to the budget too."""
+SHARE = 0.5
+"""Part of the budget that is for samples; the rest goes into noting every step and call."""
 OCTAVE = 9
 """At most 2**OCTAVE samples while the number of steps doubles: then the time between samples is a fixed share of it."""
 PATTERNS = 200
@@ -45,25 +48,41 @@ class Schedule:
         self.every = int(_number(variables.get("ALLRANKS_EVERY"), 0))
         self.deep = variables.get("ALLRANKS_DEEP") == "1"
         self.gap = 1
-        self._cost = self._pace = self._spent = 0.0
+        self._cost = self._after = self._pace = self._spent = 0.0
 
     def due(self, step: int) -> bool:
         """True when `step` (from 1) is sampled."""
-        if self.deep or step <= FIRST:
+        if self.deep or step <= CERTAIN:
             return True
         if self.every:
-            return step % self.every == 0
-        if step & (step - 1) == 0 and self._spent <= max(CHEAP_S, self.budget * self._pace * step):
+            return step <= FIRST or step % self.every == 0
+        early = step <= FIRST or step & (step - 1) == 0
+        if early and self._spent <= max(CHEAP_S, SHARE * self.budget * self._pace * step):
             return True
         return step % max(self.gap, 1 << max(0, step.bit_length() - OCTAVE - 1)) == 0
 
+    def spent(self, cost: float) -> None:
+        """A sample took `cost` in all."""
+        self._spent += cost
+
     def took(self, cost: float, pace: float) -> None:
         """A sample took `cost`, and a step without one takes `pace`."""
-        self._spent += cost
+        self.spent(cost)
         self._cost = cost if not self._cost else (self._cost + cost) / 2
         self._pace = pace if not self._pace else (self._pace + pace) / 2
-        share = max(self.budget * self._pace, 1e-9)
-        self.gap = 1 << min(30, max(0, math.ceil(math.log2(max(self._cost / share, 1e-9)))))
+        self._fit()
+
+    def followed(self, seconds: float) -> None:
+        """The step after a sample took so long. What it takes longer than others is the sample's doing too: caches are
+        cold, and a rank waits for one whose sample took longer. Single steps vary, so it is the mean that counts."""
+        most = 4 * self._cost
+        self._after += (min(most, max(-most, seconds - self._pace)) - self._after) / 8
+        self._fit()
+
+    def _fit(self) -> None:
+        share = max(SHARE * self.budget * self._pace, 1e-9)
+        cost = self._cost + max(0.0, self._after)
+        self.gap = 1 << min(30, max(0, math.ceil(math.log2(max(cost / share, 1e-9)))))
 
 
 def _number(text: str | None, otherwise: float) -> float:
@@ -102,7 +121,9 @@ class Steps:
         self.looking = True
         """The coming step will be sampled: what costs more may be looked at."""
         self.looks: list[Any] = []
-        """Functions (entry, optimizer, number of the pattern) called at a sampled step, once it is done."""
+        """Functions (entry, optimizer, number of the pattern) called after the first steps and each sampled one."""
+        self.samples: list[Any] = []
+        """As `looks`, at sampled steps only: what is dear."""
         self.before: list[Any] = []
         """Functions (entry, optimizer, has a closure) called before every step."""
         self.manner = ""
@@ -197,10 +218,14 @@ class Steps:
         if self.manner != "scaler":  # which ends by itself
             self.manner = ""
         pattern = self._pattern(entry)
-        sampled = self.schedule.due(entry.steps)
-        if sampled:
-            self._sample(entry, optimizer, pattern, started)
-        self.looking = self.schedule.due(self.total + 1) or self.schedule.due(entry.steps + 1)
+        if self._looks(entry.steps):
+            self._look(entry, optimizer, pattern, started)
+        elif entry.sampled[0] > 1 and entry.sampled[0] == entry.steps - 1:
+            self.schedule.followed(started - entry.sampled[1])
+        self.looking = self._looks(self.total + 1) or self._looks(entry.steps + 1)
+
+    def _looks(self, step: int) -> bool:
+        return step <= FIRST or self.schedule.due(step)
 
     def _pattern(self, entry: Entry) -> int:
         """The number of the pattern of events since the optimizer's last step."""
@@ -217,17 +242,25 @@ class Steps:
             )
         return found
 
-    def _sample(self, entry: Entry, optimizer: Any, pattern: int, started: float) -> None:
+    def _look(self, entry: Entry, optimizer: Any, pattern: int, started: float) -> None:
         if self.torch._C._len_torch_dispatch_stack():
             return  # a mode of the user's would see what is computed here
+        sampled = self.schedule.due(entry.steps)
         with self.torch.no_grad():
             for look in self.looks:
                 look(entry, optimizer, pattern)
+            if sampled:
+                for sample in self.samples:
+                    sample(entry, optimizer, pattern)
+        if not sampled:
+            return
         ended = time.perf_counter()
         before, entry.sampled = entry.sampled, (entry.steps, ended)
-        if before[0]:  # the first sample warms up
-            pace = (started - before[1]) / (entry.steps - before[0])
-            self.schedule.took((ended - started) * len(self.optimizers), pace)
+        cost = (ended - started) * len(self.optimizers)
+        if before[0]:
+            self.schedule.took(cost, (started - before[1]) / (entry.steps - before[0]))
+        else:  # the first sample warms up, and says nothing of the pace
+            self.schedule.spent(cost)
         self.tell("sample", optimizer=entry.number, step=entry.steps, total=self.total, gap=self.schedule.gap)
 
 
@@ -253,7 +286,7 @@ def wrap(guest: Any, steps: Steps, module: Any) -> None:
 
     kind, load = module.Optimizer, module.Optimizer.load_state_dict
 
-    @functools.wraps(load)
+    @stack.wraps(load)
     def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if steps.live():
