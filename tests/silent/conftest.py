@@ -66,14 +66,20 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[Told]:
 
 
 @pytest.fixture
-def findings(told: list[Told]) -> Callable[[str], list[Finding]]:
-    """What the judge says about a program."""
+def notes(told: list[Told]) -> Callable[[str], list[Finding]]:
+    """What the judge says about a program, notes included."""
 
     def of(name: str) -> list[Finding]:
         assert [rank[name][1] for rank in told] == [[], []]
-        return [f for f in judge(world_of([rank[name][0] for rank in told]), final=True) if f.severity.loud]
+        return judge(world_of([rank[name][0] for rank in told]), final=True)
 
     return of
+
+
+@pytest.fixture
+def findings(notes: Callable[[str], list[Finding]]) -> Callable[[str], list[Finding]]:
+    """What it says loudly."""
+    return lambda name: [finding for finding in notes(name) if finding.severity.loud]
 
 
 def marked(name: str) -> int:

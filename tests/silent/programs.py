@@ -845,6 +845,61 @@ def many_samples(rank: int) -> None:
     loop(model, sgd(model), lambda x: model(torch.cat([x, x])))
 
 
+def normed() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
+
+
+def own_statistics(rank: int) -> None:
+    model = DDP(normed(), broadcast_buffers=False)  # HERE
+    loop(model, sgd(model))
+
+
+def own_statistics_by_hand(rank: int) -> None:
+    torch.manual_seed(3)
+    model = normed()
+    torch.manual_seed(rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # HERE
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= 2
+        optimizer.step()
+
+
+def statistics_of_rank_0(rank: int) -> None:
+    model = DDP(normed())
+    loop(model, sgd(model))
+
+
+def statistics_averaged(rank: int) -> None:
+    model = DDP(normed(), broadcast_buffers=False)
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        for buffer in model.buffers():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer /= 2
+        optimizer.step()
+
+
+def statistics_without_training_together(rank: int) -> None:
+    torch.manual_seed(rank)
+    model = normed()
+    model.register_buffer("queue", torch.randn(4))
+    loop(model, sgd(model))
+
+
+def buffers_of_its_own(rank: int) -> None:
+    model = net()
+    model.register_buffer("queue", torch.full((3,), float(rank)))
+    model = DDP(model, broadcast_buffers=False)
+    loop(model, sgd(model))
+
+
 def frozen_statistics(rank: int) -> None:
     model = DDP(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1)))
     model.module[1].eval()

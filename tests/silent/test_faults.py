@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from allranks.findings import Severity
+
 from .conftest import marked
 
 if TYPE_CHECKING:
@@ -82,3 +84,26 @@ def test_a_fault_is_named_with_its_line(
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_left_alone(name: str, findings: Callable[[str], list[Finding]]) -> None:
     assert [(f.fault, str(f.message)) for f in findings(name)] == []
+
+
+@pytest.mark.parametrize("name", ["own_statistics", "own_statistics_by_hand"])
+def test_statistics_that_nobody_exchanges_are_noted(name: str, notes: Callable[[str], list[Finding]]) -> None:
+    (said,) = notes(name)
+    assert (said.fault, said.severity, said.ranks) == ("replicas-diverged", Severity.INFO, (0, 1))
+    assert said.location is not None
+    assert said.location.line == marked(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "statistics_of_rank_0",
+        "statistics_averaged",
+        "statistics_without_training_together",
+        "buffers_of_its_own",
+    ],
+)
+def test_statistics_that_are_exchanged_and_other_buffers_are_not(
+    name: str, notes: Callable[[str], list[Finding]]
+) -> None:
+    assert [f for f in notes(name) if f.severity is Severity.INFO] == []

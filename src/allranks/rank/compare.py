@@ -31,6 +31,7 @@ class Compare:
         self.steps, self.wraps, self.backward = steps, wraps, backward
         self.digester = digest.Digester(steps.torch)
         self._bad = 0
+        self._told: set[str] = set()
         steps.before.append(self.first)
         steps.samples.append(self.sample)
 
@@ -90,8 +91,28 @@ class Compare:
             numbers = self.digester.digests(grads)
             self._send(part, entry.steps, pattern, numbers, self.digester.digests(part.parameters))
             self._finite(entry, part, grads)
+        self._statistics(entry, pattern)
         if entry.steps == 1 or entry.steps & (entry.steps - 1) == 0:
             self._options(entry, optimizer)
+
+    def _statistics(self, entry: Any, pattern: int) -> None:
+        """The running statistics of batch normalisations that every rank keeps for itself."""
+        layers = self.wraps.own_statistics() if self.wraps.statistics else []
+        if not layers:
+            return
+        values = [value for layer in layers for value in (layer.running_mean, layer.running_var)]
+        part = Part(
+            "statistics %d %d %d" % (entry.number, len(values), sum(v.numel() for v in values)), values, 0
+        )
+        if part.key not in self._told:
+            self._told.add(part.key)
+            around = self.wraps.around(layers[0])
+            self.steps.tell(
+                "statistics", key=part.key, optimizer=entry.number, count=len(layers),
+                wrap=around.number if around is not None else 0,
+                name=type(layers[0]).__name__,
+            )  # fmt: skip
+        self._send(part, entry.steps, pattern, None, self.digester.digests(values))
 
     def _send(self, part: Part, step: int, pattern: int, grads: Any, values: list[int | None]) -> None:
         detail = len(values) <= DETAIL or step & (step - 1) == 0

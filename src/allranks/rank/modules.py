@@ -74,7 +74,7 @@ def wrap_norms(guest: Any, wraps: Any, module: Any) -> None:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             if self.training and not torch.compiler.is_compiling() and args and torch.is_grad_enabled():
-                wraps.norms[id(self)] = int(args[0].shape[0])
+                wraps.normed(self, int(args[0].shape[0]))
                 if steps.total > 8 and module._BatchNorm.forward is forward:
                     module._BatchNorm.forward = original
         except Exception as error:

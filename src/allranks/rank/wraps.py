@@ -63,6 +63,8 @@ class Wraps:
         """Weak references to modules whose parameters were asked for: where optimizers get theirs."""
         self.norms: dict[int, int] = {}
         """id of a batch normalisation in training -> samples of its last batch."""
+        self.statistics: list[Any] = []
+        """Weak references to batch normalisations that keep running statistics, in the order of their first forward."""
         self.ddp_code: Any = None
         """The code of DDP's forward, by which it is found on the stack."""
         self._moving = False
@@ -107,7 +109,7 @@ class Wraps:
         steps.tell(
             "wrap", number=wrap.number, site=steps.site(frame), name=type(ddp.module).__name__, ranks=list(group.ranks),
             find_unused=bool(ddp.find_unused_parameters), static=bool(getattr(ddp, "static_graph", False)),
-            buffers=bool(getattr(ddp, "broadcast_buffers", True)), count=len(wrap.before), step=steps.total,
+            buffers=_syncs_buffers(ddp), count=len(wrap.before), step=steps.total,
         )  # fmt: skip
 
     def forward(self, ddp: Any, frame: Any) -> None:
@@ -150,6 +152,22 @@ class Wraps:
         """Someone asks a module for its parameters."""
         if id(module) not in self.roots and len(self.roots) < 256:
             self.roots[id(module)] = weakref.ref(module)
+
+    def normed(self, layer: Any, batch: int) -> None:
+        """A batch normalisation in training runs over so many samples."""
+        if id(layer) not in self.norms and getattr(layer, "running_mean", None) is not None:
+            self.statistics.append(weakref.ref(layer))
+        self.norms[id(layer)] = batch
+
+    def own_statistics(self) -> list[Any]:
+        """The batch normalisations whose running statistics no DDP takes over from rank 0."""
+        synced = {
+            id(m)
+            for wrap in self.living() if _syncs_buffers(wrap.ref())
+            for m in wrap.inner().modules()
+        }  # fmt: skip
+        layers = [reference() for reference in self.statistics]
+        return [m for m in layers if m is not None and m.running_mean is not None and id(m) not in synced]
 
     # What samples show
 
@@ -288,6 +306,11 @@ class Wraps:
                 "norms", wrap=wrap.number, count=len(members), name=type(members[0]).__name__,
                 batch=max(self.norms[id(m)] for m in members),
             )  # fmt: skip
+
+
+def _syncs_buffers(ddp: Any) -> bool:
+    """True where every forward takes the buffers over from rank 0; the flag has another name since torch 2.13."""
+    return bool(getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)))
 
 
 def _shown(kinds: Any) -> list[str]:

@@ -1,11 +1,12 @@
-"""Batch normalisation over what one rank sees."""
+"""Batch normalisation over what one rank sees, and statistics of which every rank keeps its own."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...findings import Finding, say
+from ...findings import Finding, Severity, say
+from ..digests import agreed, differences
 from ..observed import event, everywhere, first, patterns, place
 from . import Rules, found
 
@@ -69,3 +70,33 @@ def local_batch_norm(case: Case) -> Finding | None:
             "convert to SyncBatchNorm before wrapping, use GroupNorm or LayerNorm, or freeze the statistics"
         ),
     )
+
+
+@RULES.finds("replicas-diverged")
+def statistics_apart(case: Case) -> Finding | None:
+    """Replicas with equal parameters whose running statistics part, since nothing exchanges them: whether that matters
+    depends on what is done with them, so it is a note."""
+    for _, row in everywhere(case, "statistics"):
+        wrap = first(case, "wrap", number=row["wrap"]) if row["wrap"] else None
+        among = tuple(wrap["ranks"]) if wrap else ()
+        apart = differences(case.world, row["key"], among)
+        trained = [part["key"] for _, part in everywhere(case, "part", optimizer=row["optimizer"])]
+        if not apart or not any(agreed(case.world, key) for key in trained):
+            continue
+        made = first(case, "optimizer", number=row["optimizer"])
+        message = say(
+            "the parameters are equal on all ranks, the running statistics of {count} {name} layers are not: each "
+            "rank normalises by its own in evaluation, and a checkpoint holds those of the rank that saves it",
+            count=row["count"], name=row["name"],
+        )  # fmt: skip
+        return found(
+            "replicas-diverged",
+            message,
+            place(case, wrap["site"] if wrap else None, made["site"] if made else None),
+            severity=Severity.INFO,
+            ranks=apart[0].ranks,
+            fix=say(
+                "convert to SyncBatchNorm before wrapping, or average or broadcast the statistics before evaluation"
+            ),
+        )
+    return None
