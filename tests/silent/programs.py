@@ -845,6 +845,56 @@ def many_samples(rank: int) -> None:
     loop(model, sgd(model), lambda x: model(torch.cat([x, x])))
 
 
+def head_exchanged(rank: int) -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # HERE
+    model[2] = nn.Linear(8, 40)
+    loop(DDP(model), optimizer)
+
+
+def two_optimizers(rank: int) -> None:
+    model = net()
+    body, head = sgd(model[0]), sgd(model[2])
+    model = DDP(model)
+    for step in range(STEPS):
+        body.zero_grad()
+        head.zero_grad()
+        model(batch()).square().mean().backward()
+        body.step()
+        if step % 2:
+            head.step()
+
+
+def other_head_trained(rank: int) -> None:
+    model, spare = net(), nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*model[0].parameters(), *spare.parameters()], lr=0.1)
+    loop(DDP(model), optimizer)
+
+
+def backward_unscaled(rank: int) -> None:
+    model = DDP(net())
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean()
+        scaler.scale(loss)
+        loss.backward()  # HERE
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def scaled_and_kept(rank: int) -> None:
+    model = DDP(net())
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = model(batch()).square().mean()
+        loss = scaler.scale(loss)
+        loss.backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def normed() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))
 

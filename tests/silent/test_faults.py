@@ -23,7 +23,7 @@ FAULTS = {
     "changed-after-wrap": ("unfrozen", "new_head", "adapter_added"),
     "moved-after-wrap": ("cast", "cast_inner", "cast_back"),
     "unregistered-parameter": ("plain_dict", "loose_tensor"),
-    "optimizer-mismatch": ("old_parameters", "left_out"),
+    "optimizer-mismatch": ("old_parameters", "left_out", "head_exchanged"),
     "reduced-twice-or-unscaled": ("twice", "summed", "summing_hook"),
     "clip-before-sync": (
         "clamp_hook",
@@ -41,7 +41,7 @@ FAULTS = {
         "never_cleared",
     ),
     "clip-scaled": ("clip_scaled",),
-    "scaler-order": ("step_scaled", "updated_between", "other_scales"),
+    "scaler-order": ("step_scaled", "updated_between", "other_scales", "backward_unscaled"),
     "non-finite": ("nan_on_one", "root_of_zero", "root_of_negative"),
     "replicas-diverged": (
         "loaded_on_first",
@@ -61,7 +61,8 @@ RIGHT = (
     "through_wrapper", "accumulates", "averaged_by_hand", "local_sgd", "wrapped_again", "moved_nowhere",
     "hidden_teacher", "head_only", "summed_loss", "mask_hook", "cleared_by_hand", "closure", "gan", "scaled",
     "skips_bad", "average_kept", "clip_after_window", "clip_in_comm_hook_after", "updated_once",
-    "scaled_in_turn", "averaging_hook", "search", "many_samples", "frozen_statistics", "useful_search",
+    "scaled_in_turn", "averaging_hook", "search", "many_samples", "scaled_and_kept", "two_optimizers",
+    "other_head_trained", "frozen_statistics", "useful_search",
 )  # fmt: skip
 RANKS = {"nan_on_one": (1,), "root_of_negative": (0,), "loaded_on_first": (0,), "steps_on_first": (1,)}
 

@@ -27,6 +27,8 @@ class Backward:
         """Weak reference to the GradScaler used last."""
         self.scaled = self.unscaled = False
         """Since the scaler's last update: a loss was scaled, gradients were unscaled."""
+        self.unmultiplied: Any = None
+        """Weak reference to the loss that was given to the scaler last: what it gives back is another tensor."""
         self.zeroed = False
         """zero_grad was called at least once."""
         self.loss = ""
@@ -50,8 +52,9 @@ class Backward:
         steps = self.steps
         steps.backwards += 1
         local = any(wrap.local() for wrap in self.wraps.living())
-        steps.event("backward", frame, 0, "local" if local else "")
         loss = tensors if hasattr(tensors, "grad_fn") else tensors[0] if tensors else None
+        plain = self.unmultiplied is not None and self.unmultiplied() is loss
+        steps.event("backward", frame, 0, "local" if local else "unscaled" if plain else "")
         if loss is None or loss.numel() != 1:
             self.loss = ""
             return

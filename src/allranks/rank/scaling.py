@@ -25,6 +25,8 @@ def wrap_scaler(guest: Any, backward: Backward, module: Any) -> None:
         if args[0]._enabled and steps.live():
             backward.scaler = weakref.ref(args[0])
             backward.scaled = True
+            given = args[1] if len(args) > 1 else kwargs.get("outputs")
+            backward.unmultiplied = weakref.ref(given) if isinstance(given, steps.torch.Tensor) else None
             steps.event("scale", frame, number(args[0]))
 
     def unscale(args: Any, kwargs: Any, frame: Any) -> None:
@@ -36,6 +38,7 @@ def wrap_scaler(guest: Any, backward: Backward, module: Any) -> None:
     def update(args: Any, kwargs: Any, frame: Any) -> None:
         if args[0]._enabled and steps.live():
             backward.scaled = backward.unscaled = False
+            backward.unmultiplied = None
             steps.event("update", frame, number(args[0]))
 
     scaler.scale = noting(guest, scale, scaler.scale)

@@ -266,8 +266,16 @@ class Wraps:
                 "left_out", wrap=wrap.number, optimizer=entry.number, names=out[:NAMES], count=len(out),
                 of=len(trained), elements=sum(trained[n].numel() for n in out),
                 of_elements=sum(p.numel() for p in trained.values()),
-                whole=[top for top, flags in tops.items() if all(flags)],
+                whole=[top for top, flags in tops.items() if all(flags)], strangers=self._strangers(entry.ref()),
             )  # fmt: skip
+
+    def _strangers(self, optimizer: Any) -> int:
+        """Parameters of an optimizer that get no gradient though they want one, and belong to no model seen here."""
+        models = [reference() for reference in self.roots.values()]
+        ours = {id(p) for model in models if model is not None for p in model.parameters()}
+        ours.update(id(p) for wrap in self.living() for p in wrap.inner().parameters())
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        return sum(p.grad is None and p.requires_grad and id(p) not in ours for p in held)
 
     def orphans(self) -> int:
         """Parameters of DDP models that have a gradient and no optimizer."""

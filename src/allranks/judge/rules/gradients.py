@@ -351,6 +351,16 @@ def optimizer_mismatch(case: Case) -> Finding | None:
             fix=say("build the optimizer from the parameters of the model that is trained, after it has its form"),
         )  # fmt: skip
     row = first(case, "left_out")
+    if row is not None and row.get("strangers") == row["count"]:  # one for one: layers were exchanged
+        message = say(
+            "the optimizer was built before the model had its form: {count} of {of} parameters that get gradients are "
+            "in no optimizer ({names}), and as many that it holds are no longer the model's",
+            count=row["count"], of=row["of"], names=_few(row["names"]),
+        )  # fmt: skip
+        return found(
+            "optimizer-mismatch", message, place(case, _optimizer_site(case, row["optimizer"])),
+            fix=say("build the optimizer from the parameters of the model that is trained, after it has its form"),
+        )  # fmt: skip
     if row is None or 2 * row["count"] >= row["of"] or 2 * row["elements"] >= row["of_elements"]:
         return None  # a head that is trained on a body that is not: by intention
     if first(case, "grown") is not None:

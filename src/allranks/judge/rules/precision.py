@@ -265,6 +265,17 @@ def scaler_order(case: Case) -> Finding | None:
                 "scaler-order", message, place(case, step.site),
                 fix=say("use scaler.step(optimizer), then scaler.update()"),
             )  # fmt: skip
+        backwards = [e for e in events if e.what == "backward"]
+        if step is not None and step.flag == "scaler" and {e.flag for e in backwards} == {"unscaled"}:
+            message = say(
+                "backward runs on the loss that was given to scaler.scale, not on what it gave back: scaler.step "
+                "divides the gradients by a scale that they never had"
+            )
+            return found(
+                "scaler-order", message, place(case, backwards[-1].site),
+                related=(case.place(step.site[-1], role=say("used here")),) if step.site else (),
+                fix=say("call backward on what scaler.scale gives back: scaler.scale(loss).backward()"),
+            )  # fmt: skip
     early = _updated_early(case)
     if early is not None:
         message = say(
