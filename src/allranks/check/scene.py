@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..source.machine import Run
     from ..source.program import Program
 
+_HERE = re.compile(r"127\.|localhost$")
 NOBODY, ONE, PER_NODE, SEVERAL = 0, 1, 2, 3
 """How many ranks do something: none, one, one of each node, several of a node."""
 
@@ -239,8 +240,22 @@ class Scene:
     @cached_property
     def launched(self) -> bool:
         """True when the script itself joins a process group of more than itself: a launcher starts it several
-        times."""
+        times, and not the script by os.fork."""
+        if self.of("fork") or self._starts_alone:
+            return False
         return any(not self.child(event.site) and not _of_one(event) for event in self.of("init"))
+
+    @cached_property
+    def _starts_alone(self) -> bool:
+        """True for a script that names itself rank 0 and its own machine the one to meet at."""
+        named = {}
+        for event in self.of("environ"):
+            key, value = event.args.get("key"), event.args.get("value")
+            if event.guard != ALL or self.child(event.site):
+                continue
+            if isinstance(key, Const) and isinstance(value, Const):
+                named[key.value] = str(value.value)
+        return named.get("RANK") == "0" and bool(_HERE.match(named.get("MASTER_ADDR", "")))
 
     def shared(self, event: Event) -> bool:
         """True for what several processes of one job run: all of a launched script, or what it spawns."""

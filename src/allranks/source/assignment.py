@@ -111,7 +111,7 @@ class Assignment(Iteration):
         elif type(value) is Unknown:
             key = ("attribute", value.key, name)
             if key not in self.sidetable:
-                self.sidetable[key] = self.derived(key, (value,), value.kind, name)
+                self.sidetable[key] = self.attribute(value, name, self.frame_node())
             self.store(self.sidetable, key, new)
             if type(new) is Unknown and not new.label:
                 new.label = name

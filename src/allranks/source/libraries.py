@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from typing import Any
 
 from . import lore, trace
@@ -39,6 +40,8 @@ _COMMUNICATING = frozenset(("collective", "new_group", "init"))
 _PARTS = frozenset(("parameters", "named_parameters", "state_dict", "modules", "named_modules", "buffers"))
 """Methods of a model that give what it holds."""
 _WRAPPED = ("ddp", "fsdp", "ds_engine", "dp")
+_RANK_OF_GROUP = re.compile(r"get_\w*rank$")
+"""Functions of libraries for parallel layers: get_data_parallel_rank, get_tensor_model_parallel_rank."""
 
 
 class Libraries(Containers):
@@ -65,6 +68,8 @@ class Libraries(Containers):
             return value
         if any(self.talks(v) for v in given):
             self.missed("call")
+        if not given and _RANK_OF_GROUP.match(last):
+            return self.derived(("foreign", name), (), Kind.GROUP, "rank", self.origin(node, "rank"))
         if owner.startswith("torch.nn.functional") or owner == "torch":
             return self.fresh(like=given)
         key = ("foreign", name, *map(self.key_of, given))

@@ -271,7 +271,8 @@ class Objects(Calls):
 
     def _turns_of_dataset(self, value: Instance) -> Turns:
         indices = value.fields.get("indices") or value.fields.get("sampler")
-        if indices is not None:
+        own = value.cls is not None and self.method_of(value.cls, "__len__") is not None
+        if indices is not None and not own:
             return self.turns(self.settle(indices))
         if value.cls is None:
             parts = [self.turns(self.settle(v)) for v in value.fields.values() if type(v) is Unknown]

@@ -38,7 +38,7 @@ def accumulation_unsynced(program: Program) -> Iterator[Finding]:
                 continue
             backwards = [e for e in scene.inside(loop, "backward") if "no_grad" not in e.within]
             late = [e for e in backwards if "no_sync" in e.within]
-            if late and forwards and not unsynced:
+            if late and forwards and not unsynced and not any(map(_sharded, forwards)):
                 yield _told(
                     scene,
                     late[0],
@@ -62,6 +62,11 @@ def _steps_after(scene: Scene, loop: Loop) -> list[Event]:
 
 def _wrapped(event: Event) -> bool:
     return isinstance(event.receiver, Instance) and event.receiver.kind in WRAPPED
+
+
+def _sharded(event: Event) -> bool:
+    """True for a forward of FSDP, whose backward looks for itself whether it is inside `no_sync`."""
+    return isinstance(event.receiver, Instance) and event.receiver.kind == "fsdp"
 
 
 def _reduces_by_hand(scene: Scene, loop: Loop) -> bool:

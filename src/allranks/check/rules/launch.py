@@ -11,7 +11,7 @@ from ...findings import Finding, Severity, say
 from ...source import syntax
 from ...source.files import read
 from ...source.flow import enclosing
-from ...source.lanes import LANES
+from ...source.lanes import ALL, LANES
 from ...source.values import NONE, Const, Kind, PerLane, Unknown, Value
 from ..launchers import Launcher, launchers_of
 from ..loaders import constant
@@ -114,7 +114,7 @@ def rank_env_conflict(program: Program) -> Iterator[Finding]:
                 yield from _conflicts(scene, event)
         for event in scene.of("environ"):
             key, value = constant(event.args.get("key", NONE)), event.args.get("value", NONE)
-            whole = scene.by_all(event) and not scene.child(event.site)
+            whole = event.guard == ALL and event.doubt is None and not scene.child(event.site)
             if (
                 key == "RANK"
                 and isinstance(value, Const)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NODES = say("with several nodes that share the folder")
 
 _NOWHERE = re.compile(r"^(/dev/|nul$|con$|-$)", re.IGNORECASE)
-_WRITES = re.compile(r"[wax+]")
+_WRITES = re.compile(r"[wax]")
 _CUDA = re.compile(r"\.cuda\(|[\"']cuda|nccl")
 _PREFIX = re.compile(r"[\"']module\.|consume_prefix|[\"']module[\"']\s*(in|not in)")
 _ON_RANKS = re.compile(r"rank|master|main_process|is_main|gpu", re.IGNORECASE)

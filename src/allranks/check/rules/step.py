@@ -50,7 +50,10 @@ def parted(program: Program) -> Iterator[Finding]:
 
 
 def _looked_at(program: Program) -> Iterator[Run]:
-    yield from (run for run in runs(program) if run.initialised)
+    for run in runs(program):
+        # What os.fork makes of one process is not followed.
+        if run.initialised and not any(events(run.items, "fork")):
+            yield run
     yield from alone(program)
 
 
@@ -245,12 +248,13 @@ def swallowed(program: Program) -> Iterator[Finding]:
     for run in _looked_at(program):
         for item in walk(run.items):
             if isinstance(item, Attempt):
-                event = next((e for e in events(item.items) if _in_step(e)), None)
+                event = next((e for e in events(item.items) if _in_step(e) and _in_process(item, e)), None)
                 if event is None or not isinstance(item.site.node, ast.Try):
                     continue
                 for handler in item.handlers:
                     asked = _refused(handler.node) and not any(events(item.items, "backward"))
-                    if _goes_on(handler) and not (_meant(handler) or _agreed(handler, event) or asked):
+                    told = _meant(handler) or _own(program, handler, item.site)
+                    if _goes_on(handler) and not (told or _agreed(handler, event) or asked):
                         yield replace(
                             _swallowed(handler.node, item.site, event), call_path=event.site.calls()
                         )
@@ -262,6 +266,25 @@ def _in_step(event: Event) -> bool:
         event.communicates == 2
         and event.kind not in ("init", "new_group", "wrap", "prepare")
         and event.operation != "monitored_barrier"
+    )
+
+
+def _in_process(attempt: Attempt, event: Event) -> bool:
+    """True for an event of the process that makes the attempt, not of one that it starts there."""
+    callers = {id(site) for site in attempt.site.chain()}
+    inner = [site for site in event.site.chain() if id(site) not in callers]
+    return not any(
+        isinstance(site.node, ast.Call)
+        and getattr(site.node.func, "attr", "") in ("Process", "start", "spawn")
+        for site in inner
+    )
+
+
+def _own(program: Program, handler: Handler, site: Site) -> bool:
+    """True for exceptions of the program's own, which it raises where it decides to."""
+    module = program.module(site.path)
+    return bool(handler.types) and all(
+        isinstance(program.resolve(module, name), ast.ClassDef) for name in handler.types
     )
 
 

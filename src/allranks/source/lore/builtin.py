@@ -39,6 +39,7 @@ NAMES: dict[str, Effect] = {
     "os.path.getmtime": _FILE,
     "os.path.getsize": _FILE,
     "glob.glob": _FILE,
+    "os.fork": Effect("value", "fork", kind=Kind.UNKNOWN),
     "os.getpid": Effect("value", kind=Kind.DATA, cause="process"),
     "socket.gethostname": Effect("value", kind=Kind.NODE, cause="host"),
     "platform.node": Effect("value", kind=Kind.NODE, cause="host"),
