@@ -186,9 +186,9 @@ def test_an_error_of_the_watch_leaves_the_job_alone(
 def test_a_script_that_is_not_there(torchrun: Callable[..., Run]) -> None:
     run = torchrun("no_such_job.py")
     assert run.status == 1
-    assert [state.facts["no_script"] for state in run.world.ranks.values()] == [
-        str(JOBS / "no_such_job.py")
-    ] * 2
+    # torchrun may end the other rank before it has looked for its script.
+    missing = {state.facts.get("no_script") for state in run.world.ranks.values()} - {None}
+    assert missing == {str(JOBS / "no_such_job.py")}
 
 
 def test_an_error_that_the_job_goes_on_with_is_told_once_while_it_runs() -> None:
