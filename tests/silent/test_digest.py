@@ -42,6 +42,19 @@ def test_elements_that_change_places_and_signs_that_flip_in_pairs_are_seen(place
     assert len({of(one)[0], of(swapped)[0], of(flipped)[0]}) == 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("bit", [7, 6, 3, 0])
+def test_a_bit_that_flips_in_many_places_is_seen(dtype: torch.dtype, bit: int) -> None:
+    one = sample(64, dtype)
+    seen = of(one)
+    for step in (1, 2, 4, 8, 16, 32):
+        other = one.clone()
+        size = other.element_size()
+        other.view(torch.uint8)[size - 1 :: size * step] ^= 1 << bit
+        seen += of(other)
+    assert len(set(seen)) == 7
+
+
 def test_chunks_that_change_places_are_seen() -> None:
     one = sample(2 * digest.CHUNK)
     assert of(one) != of(torch.cat([one[digest.CHUNK :], one[: digest.CHUNK]]))
@@ -69,7 +82,8 @@ def test_the_layout_in_memory_is_read_as_it_lies() -> None:
         image[1:],
     ):
         assert of(form) == of(form.clone(memory_format=torch.preserve_format))
-    assert of(sample(10)[3:]) == of(sample(10)[3:].clone())
+    for odd in (sample(11)[3:], sample(10)[3:], sample(9, torch.bfloat16)[1:], sample(8, torch.bfloat16)[3:]):
+        assert of(odd) == of(odd.clone())
     assert of(sample(9, torch.bfloat16)[1:]) != of(sample(9, torch.bfloat16)[:8])
 
 

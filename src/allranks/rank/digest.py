@@ -56,7 +56,9 @@ class Digester:
         if flat.is_complex():
             flat = torch.view_as_real(flat).view(-1)
         size = flat.element_size()
-        if size != 4 and (flat.numel() * size) % 4 == 0 and (flat.storage_offset() * size) % 4 == 0:
+        if size != 4 and (flat.numel() * size) % 4 == 0:
+            if (flat.storage_offset() * size) % 4:
+                flat = flat.clone()  # equal bits are read alike wherever they lie
             return flat.view(torch.int32)
         return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}[size])
 
