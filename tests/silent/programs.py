@@ -845,6 +845,18 @@ def many_samples(rank: int) -> None:
     loop(model, sgd(model), lambda x: model(torch.cat([x, x])))
 
 
+def noise_on_gradients(rank: int) -> None:
+    model = DDP(net())
+    optimizer = sgd(model)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        model(batch()).square().mean().backward()
+        if rank:
+            for p in model.parameters():
+                p.grad.add_(torch.randn_like(p.grad))  # HERE
+        optimizer.step()
+
+
 def head_exchanged(rank: int) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)  # HERE

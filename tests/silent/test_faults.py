@@ -52,6 +52,7 @@ FAULTS = {
         "noise_of_its_own",
         "state_on_first",
         "averaged_but_never_equal",
+        "noise_on_gradients",
     ),
     "local-batch-norm": ("few_samples", "convolutions"),
     "sync-batch-norm-misplaced": ("converted_late",),

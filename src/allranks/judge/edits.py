@@ -1,4 +1,4 @@
-"""Statements that change parameters in place, read from the program: what an optimizer's hooks do not see."""
+"""Statements that change parameters or gradients in place, read from the program: what hooks do not see."""
 
 from __future__ import annotations
 
@@ -28,6 +28,32 @@ def in_place(tree: ast.AST) -> list[ast.stmt]:
         elif isinstance(node, ast.stmt) and not isinstance(node, ast.For) and _writes(node, set()):
             found.setdefault(node.lineno, node)
     return [found[line] for line in sorted(found)]
+
+
+def of_gradients(tree: ast.AST) -> list[ast.stmt]:
+    """The statements that write into a gradient: `p.grad += ...`, `p.grad.mul_(...)`; not those that clear it."""
+    return [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _writes_gradient(node)]
+
+
+def _writes_gradient(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if not isinstance(function, ast.Attribute) or function.attr in _HARMLESS or function.attr == "zero_":
+            return False
+        return function.attr.endswith("_") and not function.attr.endswith("__") and _gradient(function.value)
+    if isinstance(statement, ast.Assign):
+        cleared = isinstance(statement.value, ast.Constant)
+        return not cleared and any(_gradient(target) for target in statement.targets)
+    return isinstance(statement, ast.AugAssign) and _gradient(statement.target)
+
+
+def _gradient(node: ast.expr) -> bool:
+    """True for `x.grad`, and what is reached through it."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Attribute) and node.attr == "grad":
+            return True
+        node = node.value
+    return False
 
 
 def around(tree: ast.Module, lines: set[int]) -> list[ast.AST]:

@@ -18,6 +18,8 @@ from ..observed import Torn, assignment, event, everywhere, first, last, place, 
 from . import Rules, found
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ...world import Site
 
 RULES = Rules()
@@ -507,22 +509,26 @@ def _diverged(case: Case, t: Torn) -> Finding:
 
 
 def _edited(case: Case, t: Torn) -> Location | None:
-    """The line that changed the parameters beside the optimizer: seen as it ran, or the only one in the program."""
-    if t.difference.what != "parameters":
-        return None
+    """The line that changed what differs beside autograd and the optimizer: seen as it ran, or the only one in the
+    program."""
+    if t.difference.what == "gradients":
+        return _only(case, t, edits.of_gradients) if t.wrap else None  # DDP had made them equal
     applied = [row for _, row in everywhere(case, "applied", wrap=t.wrap) if row["step"] <= t.difference.step]
     if applied:
         return place(case, applied[0]["site"])
+    return _only(case, t, edits.in_place)
+
+
+def _only(case: Case, t: Torn, written: Callable[[ast.AST], list[ast.stmt]]) -> Location | None:
+    """The only statement of a kind in the functions that train, else in the files that do."""
     lines: dict[str, set[int]] = {}
     for _, row in [*everywhere(case, "event"), *everywhere(case, "wrap", number=t.wrap)]:
         for frame in row["site"]:
             if frame.user:
                 lines.setdefault(frame.path, set()).add(frame.line)
     trees = {path: tree for path in lines if (tree := case.program.module(path).tree) is not None}
-    near = [
-        (p, e) for p, tree in trees.items() for f in edits.around(tree, lines[p]) for e in edits.in_place(f)
-    ]
-    anywhere = [(p, e) for p, tree in trees.items() for e in edits.in_place(tree)]
+    near = [(p, e) for p, tree in trees.items() for f in edits.around(tree, lines[p]) for e in written(f)]
+    anywhere = [(p, e) for p, tree in trees.items() for e in written(tree)]
     only = next((pairs for pairs in (near, anywhere) if len(pairs) == 1), None)
     return Location(case.path(only[0][0]), only[0][1].lineno) if only else None
 
