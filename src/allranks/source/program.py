@@ -233,9 +233,12 @@ class Program:
 
     def _search(self, module: Module) -> Iterator[Path]:
         """Where absolute imports are looked for: beside the module, in its package's root and above, up to
-        the program's root, in `src`, and where the module puts sys.path."""
-        folder = module.path.parent
-        yield folder
+        the program's root, in `src`, and where the module puts sys.path. Beside a module of a package that is no
+        script they are looked for last."""
+        beside = folder = module.path.parent
+        imported = self._has(folder, "__init__.py") and "__main__" not in self.text(module.path)
+        if not imported:
+            yield beside
         for parent in folder.parents:
             # A package that begins above the root is still the program's own.
             if not parent.is_relative_to(self.root) and not self._has(folder, "__init__.py"):
@@ -248,6 +251,8 @@ class Program:
             for part in _STRING.findall(hack):
                 yield Path(os.path.normpath(module.path.parent / part))
                 yield Path(os.path.normpath(self.root / part))
+        if imported:
+            yield beside
 
     def _below(self, folder: Path, name: str) -> Path | None:
         parts = name.split(".") if name else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import operator
+import re
 from dataclasses import dataclass, replace
 
 from . import lore, trace
@@ -54,6 +55,7 @@ _ENVIRONMENT = {
     "OMPI_COMM_WORLD_RANK": "rank", "OMPI_COMM_WORLD_LOCAL_RANK": "local_rank", "OMPI_COMM_WORLD_SIZE": "world_size",
     "PMI_RANK": "rank", "PMI_SIZE": "world_size", "MPI_LOCALRANKID": "local_rank", "MPI_RANKID": "rank",
 }  # fmt: skip
+_PART_ARGUMENT = re.compile(r"^(shard|chunk|split|part)_?(id|idx|index|num|rank)$")
 _NODE_ARGUMENTS = frozenset(("rank", "node_rank", "nr", "machine_rank", "node_id", "dist_rank"))
 _FOLDED = {
     name: getattr(builtins, name)
@@ -203,7 +205,9 @@ class Standard(Contexts):
             node_wide = self.launch == "spawn" or name not in ("rank", "dist_rank")
             lane = "node_rank" if node_wide else "rank"
             return per_lane(operator.attrgetter(lane), self.origin(node, "rank"))
-        return self.fresh(label=name)
+        # A process that is told which part is its own was started by hand, beside others.
+        own = _PART_ARGUMENT.search(name)
+        return self.fresh(Kind.UNKNOWN if own else Kind.UNIFORM, label=name)
 
     def _act_namespace(self, c: Call) -> Value:
         value = Instance(

@@ -7,18 +7,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...findings import Finding, Location, Severity, Text, say
+from ...source import syntax
 from ...source.execution import alone, runs
 from ...source.lanes import LANES, RankSet
 from ...source.partings import Parting, partings
+from ...source.program import Function, dotted_name
 from ...source.trace import Attempt, Branch, Event, Exit, Handler, Loop, events, walk
 from ...source.values import Instance, Kind, Unknown, Value, Walk
 from . import finds, found
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ...source.machine import Run
-    from ...source.program import Program
+    from ...source.program import Module, Program
     from ...source.trace import Site
     from ...source.values import Origin
 
@@ -91,6 +93,8 @@ def _in_wrapper(program: Program, parting: Parting, event: Event) -> bool:
 def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding | None:
     """Calls under a condition that holds on some ranks only."""
     event = next((e for e in made if not e.hidden), made[0])
+    if _called_back(program, parting, event):
+        return None
     place = _place(program, parting, event)
     related = [*_of_branch(parting, place), *_of_event(event, place), *_waiting(parting)]
     if event.kind == "new_group" and parting.ranks is not None:
@@ -143,6 +147,33 @@ def _branched(program: Program, parting: Parting, made: list[Event]) -> Finding 
             operation=_called(event),
         ),
     )
+
+
+def _called_back(program: Program, parting: Parting, event: Event) -> bool:
+    """True when the other arm of the test hands a function that communicates to something that calls it back: a
+    server on rank 0, whose requests the other ranks follow."""
+    node = parting.site.node
+    if not isinstance(node, ast.If):
+        return False
+    lines = [site.line for site in event.site.chain() if site.path == parting.site.path]
+    first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
+    other = node.orelse if any(first <= line <= last for line in lines) else node.body
+    return _hands_talk(program, program.module(parting.site.path), other, 2)
+
+
+def _hands_talk(program: Program, module: Module, body: Sequence[ast.AST], depth: int) -> bool:
+    for call in (n for statement in body for n in syntax.walk(statement) if isinstance(n, ast.Call)):
+        for given in (*call.args, *(k.value for k in call.keywords)):
+            target = program.resolve(module, given.id) if isinstance(given, ast.Name) else None
+            if isinstance(target, Function) and program.interest.communicates(
+                target.module.path, target.line
+            ):
+                return True
+        callee = dotted_name(call.func)
+        target = program.resolve(module, callee) if callee and depth else None
+        if isinstance(target, Function) and _hands_talk(program, target.module, target.node.body, depth - 1):
+            return True
+    return False
 
 
 def _ordered(parting: Parting, made: list[Event]) -> Finding:

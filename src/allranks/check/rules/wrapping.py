@@ -336,7 +336,7 @@ def moved_after_wrap(program: Program) -> Iterator[Finding]:
         for event in scene.of("move"):
             options = {part_of(scene, leaf) for leaf in leaves(event.receiver)}
             part = options.pop() if len(options) == 1 else None
-            if part is None or part.what or part.path:
+            if part is None or part.what or part.path or _copied(part.model):
                 continue
             order = scene.order(event)
             wraps = [
@@ -361,6 +361,11 @@ def moved_after_wrap(program: Program) -> Iterator[Finding]:
                 call_path=scene.path(event),
                 fix=say("move and cast first, then wrap"),
             )
+
+
+def _copied(model: Instance | int) -> bool:
+    """True for a copy of a model, which is another model."""
+    return isinstance(model, Instance) and "copy_of" in model.fields
 
 
 def _loops_back(scene: Scene, event: Event, model: Instance | int) -> bool:
