@@ -21,7 +21,7 @@ class Wrap:
 
     def __init__(self, ddp: Any, number: int) -> None:
         self.ref: Any = weakref.ref(ddp)
-        self.inner: Any = weakref.ref(ddp.module)
+        self._inner: Any = weakref.ref(ddp.module)
         self.number = number
         ignored = getattr(ddp, "parameters_to_ignore", None) or set()
         self.before = {
@@ -36,6 +36,11 @@ class Wrap:
         self.armed = self.hooked = False
         """Waiting for a call that goes around DDP; with a communication hook of its own."""
 
+    def inner(self) -> Any:
+        """The module inside; one without members once it is gone, which the garbage collector decides at any time."""
+        found = self._inner()
+        return found if found is not None else sys.modules["torch"].nn.Module()
+
     def local(self) -> bool:
         """True inside no_sync."""
         ddp = self.ref()
@@ -49,8 +54,7 @@ class Wrap:
 
     def kinds(self) -> set[tuple[str, str]]:
         """The types and devices of the parameters now."""
-        inner = self.inner()
-        return {(str(p.dtype), str(p.device)) for p in inner.parameters()} if inner is not None else set()
+        return {(str(p.dtype), str(p.device)) for p in self.inner().parameters()}
 
 
 class Wraps:
